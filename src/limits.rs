@@ -443,8 +443,9 @@ pub const REFUSAL_BYTES: usize = 64 << 10;
 pub const BACKUP_CHUNK_BYTES: usize = 256 << 10;
 /// Pieces of a backup that wait for a client.
 pub const BACKUP_CHUNKS: usize = 4;
-/// How long a client may read nothing of a backup. Meanwhile the file cannot reuse the pages of the backup's moment.
-pub const BACKUP_STALL: Duration = Duration::from_secs(60);
+/// How long a client may read nothing of a backup. Meanwhile the file cannot reuse the pages of the backup's moment, nor be opened again
+/// when the disk is full.
+pub const BACKUP_STALL: Duration = Duration::from_secs(10);
 /// How often a backup looks whether its client reads again.
 pub const BACKUP_STALL_STEP: Duration = Duration::from_millis(5);
 /// The maximum size of a TLS record.

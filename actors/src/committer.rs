@@ -189,7 +189,8 @@ impl Committer {
 
     /// Measures how much space is left.
     fn measure_space(&mut self) {
-        let Ok(stats) = self.with_engine(|engine| engine.stats()) else { return };
+        // An error here says nothing about the log: the level stays what it was.
+        let Some(Ok(stats)) = self.engine.as_ref().map(|engine| engine.stats()) else { return };
         let present = self.deps.space.level();
         self.set_space(self.deps.space_limits.level(&stats, present));
     }

@@ -26,6 +26,10 @@ pub struct State {
     pub snapshot: Snapshot,
     /// The events that are still within the history.
     pub window: Arc<Window>,
+    /// The last revision that was given to a write, also if it was rolled back.
+    pub last: Revision,
+    /// How often writes of the type were rolled back.
+    pub rollbacks: u64,
 }
 
 impl State {
@@ -37,7 +41,12 @@ impl State {
     ) -> State {
         let snapshot = Snapshot::empty(revision);
         let window = Window::new(snapshot.revision, window_bounds.clone()).with_archive(archive_reader);
-        State { snapshot, window: Arc::new(window) }
+        State::new(snapshot, Arc::new(window))
+    }
+
+    /// The state of a type as the log has it.
+    fn new(snapshot: Snapshot, window: Arc<Window>) -> State {
+        State { last: snapshot.revision, rollbacks: 0, snapshot, window }
     }
 }
 
@@ -248,7 +257,7 @@ impl Rebuilding {
                 .with_archive(self.archive_reader),
         };
         let snapshot = Snapshot { revision: self.counter, objects: self.objects };
-        (self.type_name, State { snapshot, window: Arc::new(window) }, self.trims)
+        (self.type_name, State::new(snapshot, Arc::new(window)), self.trims)
     }
 
     fn damaged(&self, revision: Revision, problem: &str) -> EngineError {

@@ -104,11 +104,11 @@ impl Store {
     pub fn new(type_name: TypeName, state: State, deps: StoreDeps, ctx: &Context<Store>) -> Store {
         Store {
             type_name,
-            last: state.snapshot.revision,
+            last: state.last,
             snapshot: state.snapshot,
             window: state.window,
             last_at: None,
-            rollbacks: 0,
+            rollbacks: state.rollbacks,
             pending: VecDeque::new(),
             in_flight: HashMap::new(),
             turns: WriteTurns::default(),
@@ -254,7 +254,7 @@ impl Store {
 
     fn base_state(&self, key: &Key, turn: Option<WriteTurn>) -> BaseState {
         let is_durable = !self.in_flight.contains_key(key);
-        BaseState { object: self.newest(key).cloned(), is_durable, turn }
+        BaseState { object: self.newest(key).cloned(), is_durable, rollbacks: self.rollbacks, turn }
     }
 
     fn give_turn(&self, key: &Key, waiter: write_turns::TurnWaiter, ctx: &Context<Store>) {
@@ -359,6 +359,8 @@ impl Store {
     /// Undoes all pending writes: the disk is full, and none of them was written.
     fn roll_back(&mut self) {
         self.rollbacks += 1;
+        // Nothing was written, so the type may be advanced for a reader.
+        self.last_at = None;
         self.refuse_pending(&StoreError::NoSpace);
     }
 

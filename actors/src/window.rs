@@ -19,7 +19,7 @@ use crate::archive::ArchiveReader;
 use crate::checkpoints::Checkpoints;
 use crate::event::{Event, EventStub};
 use crate::history_bounds::{HistoryBounds, HistoryShare};
-use crate::limits::{ARCHIVED_EVENTS, WINDOW_LEAST_BYTES};
+use crate::limits::{ARCHIVED_EVENTS, EXPIRE_PER_TURN, WINDOW_LEAST_BYTES};
 use crate::log_time::LogTime;
 
 /// The result of a read from a cursor.
@@ -163,7 +163,7 @@ impl Window {
                 (None, _) => break,
             }
         }
-        self.bound_archive(&mut inner, &mut dropped);
+        self.bound_archive(&mut inner, &mut dropped, EXPIRE_PER_TURN);
         dropped
     }
 
@@ -187,13 +187,18 @@ impl Window {
             let oldest = inner.pop();
             inner.archived.extend(oldest);
         }
-        self.bound_archive(&mut inner, &mut dropped);
+        self.bound_archive(&mut inner, &mut dropped, limit);
         dropped
     }
 
     /// Forgets the oldest events of an archive that has become too long, or whose versions take too much of the log.
-    fn bound_archive(&self, inner: &mut Inner, dropped: &mut Vec<EventStub>) {
-        while inner.archived.len() > ARCHIVED_EVENTS || inner.logged.is_exceeded() {
+    fn bound_archive(&self, inner: &mut Inner, dropped: &mut Vec<EventStub>, limit: usize) {
+        let is_too_long =
+            |inner: &Inner| inner.archived.len() > ARCHIVED_EVENTS || inner.logged.is_exceeded();
+        for _ in 0..limit {
+            if !is_too_long(inner) {
+                break;
+            }
             let oldest = match inner.archived.pop_front() {
                 Some(stub) => Some(stub),
                 // The newest event stays, for watches that are about to read it.

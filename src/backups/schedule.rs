@@ -8,10 +8,12 @@ use std::io::{self, BufWriter, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use pilothouse_actors::backup::{BackupError, Totals};
 use pilothouse_types::clock::{Clock, Timestamp};
+use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{Backups, NoBackup, PendingBackup};
@@ -68,13 +70,18 @@ impl Schedule {
     async fn make(&self, backups: &Backups, clock: &Clock) -> Result<(), Failure> {
         let pending = backups.begin(clock)?;
         let (directory, retention) = (self.directory.clone(), self.retention);
-        // It reads and writes the disk for seconds.
-        let work = tokio::task::spawn_blocking(move || {
-            let (path, totals) = write(&directory, pending)?;
-            prune(&directory, retention)?;
-            Ok::<_, Failure>((path, totals))
-        });
-        let (path, totals) = work.await.map_err(io::Error::other)??;
+        let (sender, receiver) = oneshot::channel();
+        // It reads and writes the disk for seconds. A thread of its own, because the end of a runtime waits for its blocking threads.
+        thread::Builder::new().name("backup".to_owned()).spawn(move || {
+            let written = write(&directory, pending);
+            if let Ok((path, _)) = &written
+                && let Err(error) = prune(&directory, path, retention)
+            {
+                tracing::warn!(%error, directory = %directory.display(), "old backups cannot be removed");
+            }
+            let _stopping = sender.send(written);
+        })?;
+        let (path, totals) = receiver.await.map_err(io::Error::other)??;
         let (records, types) = (totals.records, totals.types);
         tracing::info!(path = %path.display(), records, types, "a backup was made");
         Ok(())
@@ -89,7 +96,8 @@ fn write(directory: &Path, pending: PendingBackup) -> Result<(PathBuf, Totals), 
     let unfinished = path.with_extension(UNFINISHED_EXTENSION);
     let written = (|| -> Result<Totals, Failure> {
         // It contains Secrets.
-        let options = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).clone();
+        let _absent = fs::remove_file(&unfinished);
+        let options = OpenOptions::new().write(true).create_new(true).mode(0o600).clone();
         let mut file = BufWriter::new(options.open(&unfinished)?);
         let totals = source.write_to(&about, &mut file)?;
         file.flush()?;
@@ -104,10 +112,12 @@ fn write(directory: &Path, pending: PendingBackup) -> Result<(PathBuf, Totals), 
     Ok((path, written?))
 }
 
-/// Removes all but the newest backups, and what was left unfinished.
-fn prune(directory: &Path, retention: usize) -> io::Result<()> {
+/// Removes all but the newest backups, and what was left unfinished. Names from the future were given while the clock was wrong: they
+/// count as the oldest.
+fn prune(directory: &Path, newest: &Path, retention: usize) -> io::Result<()> {
+    let newest = newest.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let mut names = names(directory)?;
-    names.sort_unstable_by(|a, b| b.cmp(a));
+    names.sort_unstable_by(|a, b| (*a > newest).cmp(&(*b > newest)).then(b.cmp(a)));
     for name in names.iter().skip(retention.max(1)) {
         fs::remove_file(directory.join(name))?;
     }
@@ -171,9 +181,12 @@ mod tests {
         assert_eq!(newest(&schedule.directory), None);
         for hour in 0..3 {
             schedule.make(&backups, &clock).await.unwrap();
-            assert_eq!(newest(&schedule.directory), Some(clock.now()), "{hour}");
+            if hour == 0 {
+                assert_eq!(newest(&schedule.directory), Some(clock.now()));
+            }
             fs::write(schedule.directory.join("pilothouse-20200101T000000.unfinished"), "").unwrap();
             fs::write(schedule.directory.join("notes.txt"), "").unwrap();
+            fs::write(schedule.directory.join("pilothouse-29990101T000000.backup"), "").unwrap();
             clock.advance(Duration::from_secs(3_600));
         }
         schedule.make(&backups, &clock).await.unwrap();

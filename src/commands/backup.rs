@@ -118,7 +118,7 @@ async fn download(server: &ApiServer, file: &mut OutputFile) -> Result<(), Failu
 }
 
 /// Reads a backup to its end.
-fn verify(file: impl io::Read) -> Result<Totals, BackupError> {
+pub(super) fn verify(file: impl io::Read) -> Result<Totals, BackupError> {
     let (mut backup, _) = BackupReader::open(file)?;
     loop {
         if let Entry::End(totals) = backup.next()? {

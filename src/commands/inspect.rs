@@ -12,6 +12,7 @@ use pilothouse_api::custom::definition::resource_of_store;
 use pilothouse_types::object::{Object, Revision};
 
 use super::Command;
+use super::backup::verify;
 
 /// Show what a backup holds: resources, objects, revisions and sizes, or the objects themselves.
 #[derive(Debug, Parser)]
@@ -36,10 +37,11 @@ impl Command for Options {
     type Failure = BackupError;
 
     fn run(&self) -> Result<(), BackupError> {
+        // A backup is whole only if its end is there, so nothing is said about it before.
+        verify(BufReader::new(File::open(&self.file)?))?;
         let (mut backup, about) = BackupReader::open(BufReader::new(File::open(&self.file)?))?;
         let mut out = BufWriter::new(io::stdout().lock());
         let mut summaries = Vec::new();
-        // The backup is whole only if its end is reached, so nothing is said about it before.
         let mut current: Option<LiveRecords> = None;
         loop {
             let entry = backup.next()?;
@@ -78,7 +80,7 @@ impl Options {
             for object in records.objects.values().filter(|object| selected(object)) {
                 match object.is_readable() {
                     true => out.write_all(&object.bytes)?,
-                    false => write!(out, "{{\"unreadable\":{:?}}}", object.key.as_str())?,
+                    false => write!(out, "{}", serde_json::json!({"unreadable": object.key.as_str()}))?,
                 }
                 out.write_all(b"\n")?;
             }

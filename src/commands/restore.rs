@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use pilothouse_actors::backup::{BackupError, BackupReader};
@@ -59,14 +59,19 @@ impl Command for Options {
         let (backup, about) = BackupReader::open(BufReader::new(file)).map_err(unreadable)?;
         fs::create_dir_all(&self.data_dir)?;
         let store = self.data_dir.join(STORE_FILE);
-        let present = self.set_present_aside(&store)?;
+        let present = self.present_revision(&store)?;
         let now = Clock::system().now();
         // By the clock, because a backup may be restored more than once, and each restoration must begin above what servers gave after
         // the one before. None gives a million revisions a second.
         let first_revision = |highest: Revision| {
             Revision(now.0.max(highest.max(present.unwrap_or(highest)).0.saturating_add(LEAST_RISE)))
         };
-        let restored = restore(&store, backup, first_revision)?;
+        let aside = store.with_extension(format!("{}.before-restore", now.seconds()));
+        let aside = Some(&*aside).filter(|_| self.replace);
+        let restored = restore(&store, aside, backup, first_revision)?;
+        if let Some(aside) = aside.filter(|aside| aside.exists()) {
+            let _closed = writeln!(io::stderr(), "the store that was there is kept as {}", aside.display());
+        }
         let mut out = io::stdout();
         writeln!(
             out,
@@ -83,24 +88,21 @@ impl Command for Options {
 }
 
 impl Options {
-    /// Renames a store that is there already, if that was requested. Returns its highest revision.
-    fn set_present_aside(&self, store: &std::path::Path) -> Result<Option<Revision>, Failure> {
+    /// The highest revision of a store that is there already and is to be replaced.
+    fn present_revision(&self, store: &Path) -> Result<Option<Revision>, Failure> {
         if !self.replace || !store.exists() {
             return Ok(None);
         }
-        let file = store.display().to_string();
         // A damaged store may be the reason for the restoration. A running server is no reason to go on.
-        let highest = match Redb::open(store) {
-            Ok(present) => Some(present.highest_revision()),
-            Err(error @ EngineError::Locked(_)) => return Err(Failure::Present { file, error }),
+        match Redb::open(store) {
+            Ok(present) => Ok(Some(present.highest_revision())),
+            Err(error @ EngineError::Locked(_)) => {
+                Err(Failure::Present { file: store.display().to_string(), error })
+            }
             Err(error) => {
                 let _closed = writeln!(io::stderr(), "the present store cannot be read: {error}");
-                None
+                Ok(None)
             }
-        };
-        let aside = store.with_extension(format!("{}.before-restore", Clock::system().now().seconds()));
-        fs::rename(store, &aside)?;
-        let _closed = writeln!(io::stderr(), "the present store is kept as {}", aside.display());
-        Ok(highest)
+        }
     }
 }

@@ -11,7 +11,7 @@ use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_apimachinery::status::Result;
 use pilothouse_apimachinery::time;
-use pilothouse_types::clock::{Clock, Timestamp};
+use pilothouse_types::clock::{Clock, Moment, Timestamp};
 use pilothouse_types::object::{Key, Revision, TypeName};
 use serde::Deserialize;
 
@@ -32,7 +32,7 @@ pub struct Expiry {
     /// The lifetime of an event.
     ttl: Duration,
     /// The revision of each event, and its expiry. An event may be due and then be updated before it is removed.
-    expirations: RefCell<HashMap<Key, (Revision, Timestamp)>>,
+    expirations: RefCell<HashMap<Key, (Revision, Moment)>>,
 }
 
 impl Expiry {
@@ -54,7 +54,7 @@ impl Expiry {
         if object.revision != revision {
             return Ok(Outcome::Done);
         }
-        let now = self.clock.now();
+        let now = self.clock.moment();
         if now < due {
             return Ok(Outcome::RequeueAfter(due.since(now)));
         }
@@ -124,8 +124,13 @@ impl Controller for Expiry {
             self.expirations.borrow_mut().remove(key);
             return;
         }
-        let time = change.time.unwrap_or_else(|| last_write(&change.object.bytes, self.clock.now()));
-        let due = time.plus(self.ttl);
+        // An event that was just written lives for the whole time, whatever the wall clock says meanwhile. Of one from before the start
+        // nothing but the times in it is known.
+        let age = match change.time {
+            Some(_) => Duration::ZERO,
+            None => self.clock.now().since(last_write(&change.object.bytes, self.clock.now())),
+        };
+        let due = self.clock.moment().plus(self.ttl.saturating_sub(age));
         self.expirations.borrow_mut().insert(key.clone(), (change.object.revision, due));
         queue.add_at(key.clone(), due);
     }

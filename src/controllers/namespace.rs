@@ -437,7 +437,7 @@ impl Controller for NamespaceController {
         } else if change.is_deleted {
             let namespace = change.object.key.namespace();
             if !namespace.is_empty() && self.waiting.borrow().contains(namespace) {
-                queue.add_at(namespace.to_owned(), self.clock.now().plus(REMOVAL_DELAY));
+                queue.add_at(namespace.to_owned(), self.clock.moment().plus(REMOVAL_DELAY));
             }
         } else if change.previous.is_none() {
             self.check_namespace_exists(change.object.key.namespace(), queue);

@@ -73,7 +73,7 @@ impl Controller for OwnObjects {
     fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<()>) {
         let key = &change.object.key;
         if change.time.is_some() && is_own(change.type_name.as_str(), key.namespace(), key.name()) {
-            queue.add_at((), self.clock.now().plus(CHECK_DELAY));
+            queue.add_at((), self.clock.moment().plus(CHECK_DELAY));
         }
     }
 

@@ -19,7 +19,7 @@ use pilothouse_apimachinery::options::DeleteOptions;
 use pilothouse_apimachinery::status::{IgnoreErrors as _, Result, Status};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::stores::PODS;
-use pilothouse_types::clock::{Clock, Timestamp};
+use pilothouse_types::clock::{Clock, Moment};
 use pilothouse_types::object::{Key, Object, TypeName};
 
 use crate::limits::DELETIONS_IN_FLIGHT;
@@ -68,7 +68,7 @@ struct State {
     /// Nodes that are out of service.
     out_of_service: HashSet<String>,
     /// The nodes whose pods are to be checked, and when.
-    suspects: HashMap<String, Timestamp>,
+    suspects: HashMap<String, Moment>,
     /// The finished pods, as far as they are counted.
     finished: HashSet<Key>,
 }
@@ -121,7 +121,7 @@ impl PodCollector {
     }
 
     async fn nodes(&self, resource: &Arc<Resource>) -> Result<Outcome> {
-        let now = self.clock.now();
+        let now = self.clock.moment();
         // Taken out before the check: a pod that comes meanwhile makes its node suspected again.
         let due = self.state.borrow_mut().due(now);
         if let Err(status) = self.check_nodes(resource, due).await {
@@ -130,7 +130,7 @@ impl PodCollector {
         }
         let next_due = self.state.borrow().suspects.values().min().copied();
         // Nodes that become suspected shortly after each other share one scan.
-        let remaining = |due: Timestamp| due.since(self.clock.now());
+        let remaining = |due: Moment| due.since(self.clock.moment());
         Ok(next_due.map_or(Outcome::Done, |due| Outcome::RequeueAfter(remaining(due).max(BATCH_DELAY))))
     }
 
@@ -152,7 +152,7 @@ impl PodCollector {
             states.attempts.take(Err::<(), _>(status));
             states.unknown.extend(states.missing.drain().chain(states.out_of_service.drain()));
         }
-        let (mut state, recheck) = (self.state.borrow_mut(), self.clock.now().plus(RECHECK_INTERVAL));
+        let (mut state, recheck) = (self.state.borrow_mut(), self.clock.moment().plus(RECHECK_INTERVAL));
         states.unknown.into_iter().for_each(|node| state.suspect(node, recheck));
         states.attempts.end()
     }
@@ -246,7 +246,7 @@ impl PodCollector {
         if is_finished(change.object) && self.threshold > 0 {
             state.finished.insert(key.clone());
             if state.finished.len() > self.threshold {
-                queue.add_at(Work::Finished, self.clock.now().plus(BATCH_DELAY));
+                queue.add_at(Work::Finished, self.clock.moment().plus(BATCH_DELAY));
             }
         }
         if node.is_empty() {
@@ -264,7 +264,7 @@ impl PodCollector {
 
     /// Schedules a check of a node's pods.
     fn suspect(&self, state: &mut State, queue: &mut Queue<Work>, node: &str, after: Duration) {
-        let at = self.clock.now().plus(after);
+        let at = self.clock.moment().plus(after);
         state.suspect(node.to_owned(), at);
         queue.add_at(Work::Nodes, at);
     }
@@ -293,12 +293,12 @@ impl NodeStates {
 
 impl State {
     /// The earlier time counts.
-    fn suspect(&mut self, node: String, at: Timestamp) {
+    fn suspect(&mut self, node: String, at: Moment) {
         self.suspects.entry(node).and_modify(|due| *due = at.min(*due)).or_insert(at);
     }
 
     /// Takes out the nodes whose time has come.
-    fn due(&mut self, now: Timestamp) -> Vec<String> {
+    fn due(&mut self, now: Moment) -> Vec<String> {
         self.suspects.extract_if(|_, due| *due <= now).map(|(node, _)| node).collect()
     }
 }
@@ -407,13 +407,14 @@ mod tests {
 
     #[test]
     fn suspected_nodes_are_due_at_the_earlier_time() {
+        let at = |seconds| Moment::default().plus(Duration::from_secs(seconds));
         let mut state = State::default();
         for (node, due) in [("a", 40), ("b", 50), ("a", 60), ("b", 10)] {
-            state.suspect(node.to_owned(), Timestamp(due));
+            state.suspect(node.to_owned(), at(due));
         }
-        assert_eq!(state.due(Timestamp(9)), [""; 0]);
-        assert_eq!(state.due(Timestamp(10)), ["b"]);
-        assert_eq!((state.due(Timestamp(60)), state.suspects.len()), (vec!["a".to_owned()], 0));
+        assert_eq!(state.due(at(9)), [""; 0]);
+        assert_eq!(state.due(at(10)), ["b"]);
+        assert_eq!((state.due(at(60)), state.suspects.len()), (vec!["a".to_owned()], 0));
     }
 
     #[test]

@@ -1,14 +1,13 @@
 //! The work queue of a controller: keys, each at most once, some of them delayed.
 //!
-//! Pure: the caller passes the time. A key that is added while it is worked on is worked on again afterwards, and never by two
+//! Pure: the caller passes the time, by a clock that nobody sets. A key that is added while it is worked on is worked on again afterwards, and never by two
 //! workers at the same time. So the queue holds at most as many keys as there are objects.
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::Hash;
 use std::time::Duration;
 
-use pilothouse_actors::limits::CLOCK_SET_BACK;
-use pilothouse_types::clock::Timestamp;
+use pilothouse_types::clock::Moment;
 
 /// The first pause of a key whose work failed; doubled after each further failure.
 const FIRST_RETRY: Duration = Duration::from_millis(5);
@@ -37,15 +36,13 @@ pub struct Queue<K> {
     dirty: HashSet<K>,
     processing: HashSet<K>,
     /// Delayed keys. The number tells keys with the same time apart.
-    delayed: BTreeMap<(Timestamp, u64), K>,
+    delayed: BTreeMap<(Moment, u64), K>,
     /// The position of each key in `delayed`.
-    due: HashMap<K, (Timestamp, u64)>,
+    due: HashMap<K, (Moment, u64)>,
     failures: HashMap<K, u32>,
     max_retry_delay: Duration,
     /// When the next retry would be due at an even rate.
-    next_retry: Timestamp,
-    /// The time of the last call.
-    last_seen: Timestamp,
+    next_retry: Moment,
     sequence: u64,
     /// The number of keys ever added.
     pub added: u64,
@@ -64,8 +61,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
             due: HashMap::new(),
             failures: HashMap::new(),
             max_retry_delay,
-            next_retry: Timestamp::default(),
-            last_seen: Timestamp::default(),
+            next_retry: Moment::default(),
             sequence: 0,
             added: 0,
             retries: 0,
@@ -86,7 +82,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 
     /// Adds a key at a time, or earlier if it was added for an earlier time before.
-    pub fn add_at(&mut self, key: K, time: Timestamp) {
+    pub fn add_at(&mut self, key: K, time: Moment) {
         if self.dirty.contains(&key) {
             return;
         }
@@ -110,24 +106,8 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.failures.remove(key);
     }
 
-    /// If the clock was set back, delayed keys move back by as much, so that no key waits for the old time to come again.
-    fn adjust_to_clock(&mut self, now: Timestamp) {
-        let back = Duration::from_micros(self.last_seen.0.saturating_sub(now.0));
-        self.last_seen = now;
-        if back < CLOCK_SET_BACK {
-            return;
-        }
-        self.next_retry = self.next_retry.minus(back);
-        for ((time, sequence), key) in std::mem::take(&mut self.delayed) {
-            let due = (time.minus(back), sequence);
-            self.due.insert(key.clone(), due);
-            self.delayed.insert(due, key);
-        }
-    }
-
     /// Takes the next key. The caller must call [`Queue::done`] afterwards.
-    pub fn next(&mut self, now: Timestamp) -> Option<K> {
-        self.adjust_to_clock(now);
+    pub fn next(&mut self, now: Moment) -> Option<K> {
         while self.delayed.first_key_value().is_some_and(|((time, _), _)| *time <= now) {
             if let Some((_, key)) = self.delayed.pop_first() {
                 self.due.remove(&key);
@@ -141,8 +121,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 
     /// Ends the work on a key.
-    pub fn done(&mut self, key: K, outcome: &Outcome, now: Timestamp) {
-        self.adjust_to_clock(now);
+    pub fn done(&mut self, key: K, outcome: &Outcome, now: Moment) {
         self.processing.remove(&key);
         if !matches!(outcome, Outcome::Retry(_)) {
             self.failures.remove(&key);
@@ -170,7 +149,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 
     /// The time of one more retry, so that a thousand keys that fail together do not retry together.
-    fn next_retry_time(&mut self, now: Timestamp) -> Timestamp {
+    fn next_retry_time(&mut self, now: Moment) -> Moment {
         let interval = Duration::from_secs(1) / RETRIES_PER_SECOND;
         let burst = interval * RETRY_BURST;
         self.next_retry = self.next_retry.max(now.minus(burst)).plus(interval);
@@ -178,7 +157,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 
     /// When the first delayed key is due; `None` if there is none.
-    pub fn due(&self) -> Option<Timestamp> {
+    pub fn due(&self) -> Option<Moment> {
         self.delayed.first_key_value().map(|((time, _), _)| *time)
     }
 
@@ -196,9 +175,9 @@ mod tests {
 
     const MAX_RETRY_DELAY: Duration = Duration::from_secs(60);
 
-    fn at(millis: u64) -> Timestamp {
-        // Not at the epoch, because the queue looks into the past.
-        Timestamp(1_000_000_000_000 + millis * 1_000)
+    fn at(millis: u64) -> Moment {
+        // Not the first one, because the queue looks into the past.
+        Moment::default().plus(Duration::from_secs(1_000)).plus(Duration::from_millis(millis))
     }
 
     #[test]
@@ -240,21 +219,6 @@ mod tests {
         queue.next(at(0));
         queue.done("a", &failure, at(0));
         assert_eq!(queue.due(), Some(at(5)));
-    }
-
-    #[test]
-    fn queue_adjusts_delays_when_the_clock_is_set_back() {
-        let mut queue = Queue::new(MAX_RETRY_DELAY);
-        let hour = Duration::from_secs(3_600);
-        queue.add("a");
-        queue.next(at(0).plus(hour));
-        queue.done("a", &Outcome::Retry(String::new()), at(0).plus(hour));
-        queue.add_at("b", at(0).plus(hour).plus(MAX_RETRY_DELAY));
-        assert_eq!((queue.next(at(0)), queue.next(at(5))), (None, Some("a")), "its delay is unchanged");
-        queue.done("a", &Outcome::Retry(String::new()), at(5));
-        assert!(queue.due().is_some_and(|due| due <= at(100)), "the rate limit moves back, too");
-        assert_eq!((queue.next(at(59_000)).is_some(), queue.next(at(59_000))), (true, None));
-        assert_eq!(queue.next(at(61_000)), Some("b"));
     }
 
     #[test]

@@ -214,7 +214,7 @@ impl QuotaStatus {
         }
         let affected = quotas.iter().filter(|(_, names)| names.iter().any(|name| evaluator.measures(name)));
         for (name, _) in affected {
-            queue.add_at(Key::namespaced(namespace, name), self.clock.now().plus(BATCH_DELAY));
+            queue.add_at(Key::namespaced(namespace, name), self.clock.moment().plus(BATCH_DELAY));
         }
     }
 }
@@ -310,7 +310,7 @@ impl Controller for QuotaStatus {
                 .collect()
         };
         for key in affected {
-            queue.add_at(key, self.clock.now().plus(BATCH_DELAY));
+            queue.add_at(key, self.clock.moment().plus(BATCH_DELAY));
         }
     }
 

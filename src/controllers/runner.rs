@@ -210,7 +210,7 @@ pub struct Runner<K: WorkKey> {
     /// The numbers of added and retried keys at the last update of the metrics.
     counted_totals: (u64, u64),
     /// The only timer, for the next delayed key.
-    timer: Option<(Timestamp, SpawnHandle)>,
+    timer: Option<(Moment, SpawnHandle)>,
     deps: RunnerDeps,
     /// Dropped with the runner: that signals its end.
     _ended: oneshot::Sender<()>,
@@ -248,14 +248,14 @@ impl<K: WorkKey> Runner<K> {
         if !self.is_caught_up || !may_work {
             return;
         }
-        let (now, started) = (self.deps.clock.now(), self.deps.clock.moment());
+        let now = self.deps.clock.moment();
         while self.in_progress < self.controller.workers() {
             let Some(key) = self.queue.next(now) else { break };
             self.in_progress += 1;
             let work = self.controller.clone().reconcile(key.clone());
             let work = work.into_actor(self).map(move |result, runner, ctx| {
                 let outcome = result.unwrap_or_else(|status| Outcome::Retry(status.to_string()));
-                runner.finish_work(key, &outcome, started, ctx);
+                runner.finish_work(key, &outcome, now, ctx);
             });
             ctx.spawn(work);
         }
@@ -270,11 +270,11 @@ impl<K: WorkKey> Runner<K> {
         self.in_progress -= 1;
         let elapsed = self.deps.clock.elapsed(started);
         self.deps.metrics.controllers.count_work(self.name, elapsed.as_secs_f64());
-        self.queue.done(key, outcome, self.deps.clock.now());
+        self.queue.done(key, outcome, self.deps.clock.moment());
         self.dispatch(ctx);
     }
 
-    fn set_timer(&mut self, now: Timestamp, ctx: &mut Context<Self>) {
+    fn set_timer(&mut self, now: Moment, ctx: &mut Context<Self>) {
         // A worker that ends calls this again: while all are busy, a timer would fire in vain.
         let due = self.queue.due().filter(|_| self.in_progress < self.controller.workers());
         if self.timer.as_ref().map(|(time, _)| *time) == due {

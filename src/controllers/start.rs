@@ -243,7 +243,8 @@ impl ControllerContext {
             self.run(expiry::NAME, move || Expiry::new(client.clone(), clock.clone(), ttl));
         }
         let client = self.server_client(Origin::Client);
-        self.run(server_leases::NAME, move || ServerLeases { client: client.clone() });
+        let lease_clock = clock.clone();
+        self.run(server_leases::NAME, move || ServerLeases::new(client.clone(), lease_clock.clone()));
         let services = self.services.clone();
         self.run(service_repair::NAME, move || ServiceRepair::new(services.clone(), REPAIR_INTERVAL));
         let (client, uses) = (self.server_client(Origin::Client), self.uses.clone());

@@ -92,7 +92,7 @@ impl Controller for StorageVersions {
 
     fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<()>) {
         if change.time.is_some() {
-            queue.add_at((), self.clock.now().plus(CHECK_DELAY));
+            queue.add_at((), self.clock.moment().plus(CHECK_DELAY));
         }
     }
 

@@ -94,7 +94,19 @@ impl Stores {
         key: Key,
         permit: &Permit,
     ) -> StoreResult<Option<Arc<Object>>> {
-        self.send(type_name, GetSettled { key, permit: permit.clone() }).await
+        self.send(type_name, GetSettled { key, rollbacks: None, permit: permit.clone() }).await
+    }
+
+    /// Waits until a base state is durable. NoSpace means that it never will be.
+    pub async fn wait_until_durable(
+        &self,
+        type_name: &TypeName,
+        key: Key,
+        rollbacks: u64,
+        permit: &Permit,
+    ) -> StoreResult<()> {
+        let command = GetSettled { key, rollbacks: Some(rollbacks), permit: permit.clone() };
+        self.send(type_name, command).await.map(drop)
     }
 
     /// The state that a change of an object starts from. If the queue for write turns is full or too slow, it comes

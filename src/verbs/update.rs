@@ -91,10 +91,10 @@ pub async fn store_update(
         let base_state =
             backend.stores.base_state(&call.stored().store, call.key(call.name()), turn, call.permit()).await;
         let to_status = |error: StoreError| Status::from_store(&error, call.group_resource(), call.name());
-        let BaseState { object, is_durable, turn } = base_state.map_err(to_status)?;
+        let BaseState { object, is_durable, rollbacks, turn } = base_state.map_err(to_status)?;
         let Some(current) = object else {
             if !is_durable {
-                update.wait_until_durable().await?;
+                update.wait_until_durable(rollbacks).await?;
             }
             let Some(first) = state.initial_state() else { return Err(to_status(StoreError::NotFound)) };
             match update.create_missing(first?).await {
@@ -107,7 +107,7 @@ pub async fn store_update(
         let outcome = update.try_update(state, Current { object: &current, turn }).await;
         // A reply based on a pending write must wait until that write is durable.
         if !is_durable && !matches!(outcome, Ok(Outcome::Stored(_) | Outcome::Conflicted)) {
-            update.wait_until_durable().await?;
+            update.wait_until_durable(rollbacks).await?;
         }
         match outcome? {
             Outcome::Stored(reply) | Outcome::Same(reply) => return Ok(reply),
@@ -155,12 +155,12 @@ struct Update<'a> {
 }
 
 impl Update<'_> {
-    /// Waits until all earlier writes of the object are durable.
-    async fn wait_until_durable(&self) -> Result<()> {
-        let call = self.call;
-        let settled =
-            self.backend.stores.get_settled(&call.stored().store, call.key(call.name()), call.permit()).await;
-        settled.map(drop).map_err(|error| Status::from_store(&error, call.group_resource(), call.name()))
+    /// Waits until all earlier writes of the object are durable. Fails if they were rolled back since the base state was read.
+    async fn wait_until_durable(&self, rollbacks: u64) -> Result<()> {
+        let (call, stores) = (self.call, &self.backend.stores);
+        let (store, key) = (&call.stored().store, call.key(call.name()));
+        let durable = stores.wait_until_durable(store, key, rollbacks, call.permit()).await;
+        durable.map_err(|error| Status::from_store(&error, call.group_resource(), call.name()))
     }
 
     async fn create_missing(&self, mut value: Value) -> Result<Reply> {

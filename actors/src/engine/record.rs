@@ -115,11 +115,6 @@ impl Record {
         }
     }
 
-    /// Checks that the bytes are a record with this key in the log.
-    pub fn check(type_id: u32, revision: Revision, bytes: &[u8]) -> Result<(), EngineError> {
-        Record::decode(type_id, revision, bytes).map(drop)
-    }
-
     /// Decodes the record with this key in the log. If only the part behind the head is damaged, the object is
     /// [`Object::unreadable`].
     pub fn decode(type_id: u32, revision: Revision, bytes: &[u8]) -> Result<Record, EngineError> {

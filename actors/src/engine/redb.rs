@@ -17,6 +17,7 @@ mod backup;
 mod database;
 mod reader;
 mod reserve;
+mod synced_file;
 
 use std::collections::HashMap;
 use std::io;
@@ -32,7 +33,9 @@ use redb::{ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefiniti
 pub use self::backup::{RestoreError, Restored, restore};
 
 use self::backup::Source;
-use self::database::{FileFormat, OpenDatabase, catch_panic, fault, read_format, write_format};
+use self::database::{
+    FileFormat, OpenDatabase, catch_panic, fault, read_format, unknown_state, write_format,
+};
 use self::reader::Reader;
 use self::reserve::Reserve;
 use super::{Batch, Counters, Disk, Engine, EngineError, Stats, Visitor, Write};
@@ -112,7 +115,7 @@ impl Redb {
         };
         catch_panic(|| engine.prepare_format())?;
         catch_panic(|| engine.read_counters())?;
-        engine.restore_reserve()?;
+        engine.restore_reserve();
         Ok(engine)
     }
 
@@ -132,7 +135,8 @@ impl Redb {
 
     /// Gives free pages back to the system, if most of the file is free and no write came for some time: writes wait meanwhile.
     fn compact_if_mostly_free(&mut self, now: LogTime) -> Result<(), EngineError> {
-        let (before, record_bytes) = (self.disk()?.file_bytes, self.record_bytes);
+        let Ok(Disk { file_bytes: before, .. }) = self.disk() else { return Ok(()) };
+        let record_bytes = self.record_bytes;
         let is_mostly_free = record_bytes.saturating_mul(COMPACTION_MIN_RATIO) < before;
         let quiet = Duration::from_secs(1 + record_bytes / COMPACTION_BYTES_PER_QUIET_SECOND);
         if before < COMPACTION_MIN_BYTES
@@ -145,7 +149,7 @@ impl Redb {
         // Somebody reads the history, or makes a backup: later.
         let Some(compacted) = self.database.alone(redb::Database::compact) else { return Ok(()) };
         compacted.map_err(|error| self.fault(error))?;
-        let (path, after) = (self.path.display(), self.disk()?.file_bytes);
+        let (path, after) = (self.path.display(), self.disk().unwrap_or_default().file_bytes);
         tracing::info!(%path, before, after, record_bytes, "the store file was compacted");
         self.unsettled = true;
         Ok(())
@@ -181,6 +185,8 @@ impl Redb {
         let meta = transaction.open_table(META).map_err(|error| fault(path, error))?;
         let log_time = meta.get(LOG_TIME_KEY).map_err(|error| fault(path, error))?;
         self.log_time = log_time.map_or(LogTime::ZERO, |entry| LogTime(entry.value()));
+        // Until something is written, this is the best that is known.
+        self.newest = self.newest.max(self.log_time);
         let first = meta.get(FIRST_REVISION_KEY).map_err(|error| fault(path, error))?;
         self.counters.first = first.map_or(Revision::FIRST, |first| Revision(first.value()));
         let record_bytes = meta.get(RECORD_BYTES_KEY).map_err(|error| fault(path, error))?;
@@ -233,7 +239,7 @@ impl Redb {
         let known_bytes = self.record_bytes;
         self.ids.clear();
         self.counters = Counters::default();
-        catch_panic(|| self.read_counters())?;
+        catch_panic(|| self.read_counters()).map_err(unknown_state)?;
         // The file has the size of an earlier time. What this batch may have changed of it does not matter.
         self.record_bytes = known_bytes;
         self.unsettled = true;
@@ -267,7 +273,7 @@ impl Redb {
     }
 
     fn disk(&self) -> Result<Disk, EngineError> {
-        let system = statvfs(self.path.parent().unwrap_or(Path::new("."))).map_err(io::Error::from)?;
+        let system = statvfs(&self.path).map_err(io::Error::from)?;
         let block = system.fragment_size();
         let file = std::fs::metadata(&self.path)?;
         Ok(Disk {
@@ -277,9 +283,10 @@ impl Redb {
         })
     }
 
-    fn restore_reserve(&self) -> Result<(), EngineError> {
-        self.reserve.restore(&self.disk()?);
-        Ok(())
+    fn restore_reserve(&self) {
+        if let Ok(disk) = self.disk() {
+            self.reserve.restore(&disk);
+        }
     }
 
     fn write(&mut self, batch: &Batch) -> Result<(), EngineError> {
@@ -403,7 +410,8 @@ impl Engine for Redb {
             }
             outcome => outcome?,
         }
-        self.restore_reserve()
+        self.restore_reserve();
+        Ok(())
     }
 
     fn log_time(&self) -> LogTime {

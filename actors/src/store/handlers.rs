@@ -86,11 +86,15 @@ impl Handler<AdvanceRevision> for Store {
 impl Handler<GetSettled> for Store {
     type Result = ResponseFuture<ReadResult>;
 
-    fn handle(&mut self, GetSettled { key, permit }: GetSettled, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, command: GetSettled, _: &mut Self::Context) -> Self::Result {
+        let GetSettled { key, rollbacks, permit } = command;
         let (reader, receiver) = QueuedReader::new(permit);
         let is_unavailable = self.is_unavailable();
         match self.in_flight.get_mut(&key) {
             _ if is_unavailable => reader.answer(Err(StoreError::Unavailable)),
+            _ if rollbacks.is_some_and(|rollbacks| rollbacks != self.rollbacks) => {
+                reader.answer(Err(StoreError::NoSpace));
+            }
             Some(entry) => entry.queue.push_reader(entry.last, reader),
             None => reader.answer(Ok(self.snapshot.get(key.as_str()).cloned())),
         }
@@ -186,7 +190,8 @@ impl Handler<Retire> for Store {
             let dropped = self.window.forget_before(LogTime::MAX, usize::MAX);
             self.trim(&dropped);
             ctx.stop();
-            Retired::Ended(State { snapshot: self.snapshot.clone(), window: Arc::clone(&self.window) })
+            let (snapshot, window) = (self.snapshot.clone(), Arc::clone(&self.window));
+            Retired::Ended(State { snapshot, window, last: self.last, rollbacks: self.rollbacks })
         })
     }
 }

@@ -68,13 +68,16 @@ pub struct Get {
 }
 
 /// Reads one object after all writes that came before are durable.
-/// Returns it, `None` if there is none, or Unavailable; never Busy, because readers are not bounded by the queue of the key.
+/// Returns it, `None` if there is none, NoSpace or Unavailable; never Busy, because readers are not bounded by the queue of the key.
 /// Full and Closed as for [`Create`].
 #[derive(Message)]
 #[rtype(result = "Result<Option<Arc<Object>>, StoreError>")]
 pub struct GetSettled {
     /// The key of the object.
     pub key: Key,
+    /// The rollbacks of a [base state](crate::store::write_turns::BaseState) that the caller has used: if there were more since, that
+    /// state never came to be, and the answer is NoSpace.
+    pub rollbacks: Option<u64>,
     /// The seat of the request. It bounds how many of these wait.
     pub permit: Permit,
 }

@@ -50,6 +50,8 @@ pub struct BaseState {
     /// Whether all of these writes are durable. Until then their effects must not be revealed: a write based on them is answered
     /// after they are durable, and a reply without a write must wait, see [`crate::store::GetSettled`].
     pub is_durable: bool,
+    /// How often the store has rolled writes back.
+    pub rollbacks: u64,
     /// The turn, if there is one.
     pub turn: Option<WriteTurn>,
 }

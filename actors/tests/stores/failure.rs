@@ -2,6 +2,7 @@
 
 mod commits;
 mod files;
+mod full_disk;
 mod pending_writes;
 
 use std::path::Path;

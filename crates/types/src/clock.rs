@@ -69,9 +69,17 @@ impl Moment {
     pub fn plus(self, span: Duration) -> Moment {
         Moment(self.0.saturating_add(span))
     }
+
+    /// The moment that is `span` earlier, but not long before the start of the process.
+    pub fn minus(self, span: Duration) -> Moment {
+        Moment(self.0.saturating_sub(span))
+    }
 }
 
-/// The origin of the moments of this process.
+/// How long before the start of this process its moments begin, so that a span can be subtracted from the first ones.
+const BEFORE_START: Duration = Duration::from_secs(86_400);
+
+/// The start of this process.
 #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the clock")]
 static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
 
@@ -122,7 +130,7 @@ impl Clock {
     /// The present moment of the monotonic clock.
     pub fn moment(&self) -> Moment {
         match &self.0 {
-            Source::System => Moment(ORIGIN.elapsed()),
+            Source::System => Moment(BEFORE_START + ORIGIN.elapsed()),
             Source::Manual(time) => Moment(Duration::from_micros(time.monotonic.load(Ordering::SeqCst))),
         }
     }

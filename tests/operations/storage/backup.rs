@@ -110,6 +110,12 @@ fn cut_backup_is_refused() {
         assert!(!output.status.success() && error.contains("the backup is cut"), "{error}");
     }
     assert!(!data.join("pilothouse.redb").exists());
+    fs::create_dir_all(&data).expect("a directory");
+    fs::write(data.join("pilothouse.redb"), "the old store").expect("a store");
+    let output = pilothouse(&["restore", &file, "--data-dir", &data_text, "--replace"]);
+    assert!(!output.status.success(), "{output:?}");
+    let kept = fs::read_to_string(data.join("pilothouse.redb")).expect("the old store");
+    assert_eq!((kept.as_str(), fs::read_dir(&data).expect("a directory").count()), ("the old store", 1));
 }
 
 #[test]

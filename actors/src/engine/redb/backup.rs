@@ -1,7 +1,7 @@
 //! Backups of a redb log, and their restoration into a new file.
 
 use std::fs::{self, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
@@ -99,35 +99,75 @@ pub enum RestoreError {
     /// There is a store already.
     #[error("{} exists: move it away, or restore into another directory", .0.display())]
     Exists(PathBuf),
+    /// The content of the backup cannot be that of a log.
+    #[error("the backup is not one of a log: {0}")]
+    Invalid(&'static str),
 }
+
+/// Revisions and times above this are not from a log, and would leave no room for later ones.
+const HIGHEST: u64 = 1 << 62;
 
 /// Writes a backup into a new file at `path`. All types go on above `first_revision`, also those that the backup does not know: no
 /// revision that was given since the backup is ever given again, and whoever continues from one learns that it has expired.
+///
+/// A store that is there already is kept under the name `aside`, or is an error. Nothing is there under `path` but the old store or the
+/// whole new one, whatever happens.
 pub fn restore<R: Read>(
     path: &Path,
+    aside: Option<&Path>,
+    backup: BackupReader<R>,
+    first_revision: impl FnOnce(Revision) -> Revision,
+) -> Result<Restored, RestoreError> {
+    if aside.is_none() && path.exists() {
+        return Err(RestoreError::Exists(path.to_owned()));
+    }
+    // A restoration that was cut short must not look like a store, and two at a time must not write into each other.
+    let unfinished = path.with_extension(format!("{}.restoring", std::process::id()));
+    let restored = write_unfinished(&unfinished, backup, first_revision).and_then(|restored| {
+        publish(&unfinished, path, aside)?;
+        Ok(restored)
+    });
+    let _published = fs::remove_file(&unfinished);
+    restored
+}
+
+fn write_unfinished<R: Read>(
+    unfinished: &Path,
     mut backup: BackupReader<R>,
     first_revision: impl FnOnce(Revision) -> Revision,
 ) -> Result<Restored, RestoreError> {
-    if path.exists() {
-        return Err(RestoreError::Exists(path.to_owned()));
-    }
-    // A restoration that was cut short must not look like a store.
-    let unfinished = path.with_extension("restoring");
-    let _absent = fs::remove_file(&unfinished);
+    let _absent = fs::remove_file(unfinished);
     let options = OpenOptions::new().write(true).create_new(true).mode(0o600).clone();
-    options.open(&unfinished).map_err(EngineError::from)?;
-    let restored = {
-        let (database, _) = OpenDatabase::open(&unfinished)?;
-        let mut restoration = Restoration { database: &database, path: &unfinished, record_bytes: 0 };
-        let (types, totals) = restoration.copy_records(&mut backup)?;
-        let highest = types.iter().map(|backed_up| backed_up.last).max().unwrap_or(Revision::FIRST);
-        let first_revision = first_revision(highest).max(highest);
-        restoration.finish(&types, first_revision)?;
-        Restored { totals, first_revision }
+    options.open(unfinished).map_err(EngineError::from)?;
+    let (database, _) = OpenDatabase::open(unfinished)?;
+    let mut restoration = Restoration { database: &database, path: unfinished, record_bytes: 0 };
+    let (types, totals) = restoration.copy_records(&mut backup)?;
+    let highest = types.iter().map(|backed_up| backed_up.last).max().unwrap_or(Revision::FIRST);
+    let first_revision = first_revision(highest).max(highest);
+    restoration.finish(&types, first_revision)?;
+    Ok(Restored { totals, first_revision })
+}
+
+/// Gives the new store its name.
+fn publish(unfinished: &Path, path: &Path, aside: Option<&Path>) -> Result<(), RestoreError> {
+    let published = match aside.filter(|_| path.exists()) {
+        Some(aside) => fs::hard_link(path, aside).and_then(|()| fs::rename(unfinished, path)),
+        // Unlike a rename, this fails if a server has made a store meanwhile.
+        None => fs::hard_link(unfinished, path),
     };
-    fs::rename(&unfinished, path).map_err(EngineError::from)?;
-    sync_folder(path)?;
-    Ok(restored)
+    published.map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => RestoreError::Exists(path.to_owned()),
+        _ => RestoreError::Engine(error.into()),
+    })?;
+    Ok(sync_folder(path)?)
+}
+
+fn check_type(backed_up: &BackedUpType, before: Option<&BackedUpType>) -> Result<(), RestoreError> {
+    let follows = before.is_none_or(|before| before.id < backed_up.id);
+    if !follows || backed_up.id == u32::MAX || backed_up.last.0 > HIGHEST {
+        return Err(RestoreError::Invalid("its types have impossible numbers"));
+    }
+    Ok(())
 }
 
 /// A restoration in progress.
@@ -153,10 +193,18 @@ impl Restoration<'_> {
                 let mut log = transaction.open_table(LOG).map_err(|error| fault(path, error))?;
                 loop {
                     match backup.next()? {
-                        Entry::Type(backed_up) => types.push(backed_up),
+                        Entry::Type(backed_up) => {
+                            check_type(&backed_up, types.last())?;
+                            types.push(backed_up);
+                        }
                         Entry::Record(revision, bytes) => {
-                            let id = types.last().map_or(0, |backed_up| backed_up.id);
-                            Record::check(id, revision, bytes)?;
+                            let Some(BackedUpType { id, last, .. }) = types.last() else {
+                                return Err(RestoreError::Invalid("a record has no type"));
+                            };
+                            let (id, record) = (*id, Record::decode(*id, revision, bytes)?);
+                            if revision > *last || record.accepted_at.log.0 > HIGHEST {
+                                return Err(RestoreError::Invalid("a record is later than the backup"));
+                            }
                             log.insert((id, revision.0), bytes).map_err(|error| fault(path, error))?;
                             bytes_in_batch += bytes.len();
                         }

@@ -13,12 +13,13 @@ use std::time::Duration;
 use pilothouse_types::lock::Lock;
 use redb::{Database, ReadableDatabase as _, TableHandle as _};
 
+use super::synced_file::SyncedFile;
 use super::{ABOUT, COUNTERS, FORMAT, FORMAT_KEY, LOG, META, OLDEST_FORMAT, REDB_FORMAT, TYPES, VERSION_KEY};
 use crate::engine::EngineError;
 use crate::limits::REDB_CACHE_BYTES;
 
-/// How long closing waits for a reader of the archive, and in how many steps.
-const CLOSING_STEPS: u32 = 400;
+/// How long closing waits for a reader of the archive or a backup, and in how many steps: longer than a backup waits for its client.
+const CLOSING_STEPS: u32 = 3_000;
 const CLOSING_STEP: Duration = Duration::from_millis(5);
 
 /// The version of this program, which the file names: if its format is too new for another version, that one can say what reads it.
@@ -75,9 +76,12 @@ impl OpenDatabase {
 
     /// Closes the file and opens it again, because redb refuses to go on after an error of the system.
     pub(super) fn reopen(&mut self, path: &Path) -> Result<(), EngineError> {
+        // Whoever wants to read meanwhile waits for the lock.
+        let readable = Arc::clone(&self.readable);
+        let mut readable = readable.lock();
         self.close();
-        let (database, _) = open_file(path)?;
-        *self.readable.lock() = Arc::downgrade(&database);
+        let (database, _) = open_file(path).map_err(unknown_state)?;
+        *readable = Arc::downgrade(&database);
         self.database = Some(database);
         Ok(())
     }
@@ -87,12 +91,13 @@ impl OpenDatabase {
         Arc::clone(&self.readable)
     }
 
-    /// Runs work that needs sole access; `None` if somebody reads. Whoever wants to read meanwhile finds it closed.
+    /// Runs work that needs sole access; `None` if somebody reads. Whoever wants to read meanwhile waits for the lock.
     pub(super) fn alone<T>(&mut self, work: impl FnOnce(&mut Database) -> T) -> Option<T> {
-        *self.readable.lock() = Weak::new();
+        let mut readable = self.readable.lock();
+        *readable = Weak::new();
         let database = self.database.as_mut()?;
         let output = Arc::get_mut(database).map(work);
-        *self.readable.lock() = Arc::downgrade(database);
+        *readable = Arc::downgrade(database);
         output
     }
 
@@ -122,9 +127,20 @@ fn open_file(path: &Path) -> Result<(Arc<Database>, bool), EngineError> {
         let mut builder = Database::builder();
         builder.set_cache_size(REDB_CACHE_BYTES);
         builder.set_repair_callback(move |_| was_repaired.store(true, Ordering::SeqCst));
-        builder.create(path).map_err(|error| fault(path, error))
+        let file = SyncedFile::open(path).map_err(|error| fault(path, error))?;
+        builder.create_with_backend(file).map_err(|error| fault(path, error))
     })?;
     Ok((Arc::new(database), repaired.load(Ordering::SeqCst)))
+}
+
+/// The error of opening the file again: nobody knows what is in it, also if the disk is full.
+pub(super) fn unknown_state(error: EngineError) -> EngineError {
+    match error {
+        EngineError::NoSpace => {
+            EngineError::Io(io::Error::other("the disk is full, and the store cannot be opened again"))
+        }
+        error => error,
+    }
 }
 
 /// The state of the format of a file.

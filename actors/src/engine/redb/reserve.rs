@@ -38,7 +38,8 @@ impl Reserve {
     /// Takes the space again if the disk has much more than that. Without a reserve the server works, too, so an error is only logged.
     pub(super) fn restore(&self, disk: &Disk) {
         let bytes = full_mark(disk.total_bytes);
-        if self.0.exists() || disk.free_bytes < bytes.saturating_mul(RESERVE_MIN_FREE_FACTOR) {
+        let is_there = fs::metadata(&self.0).is_ok_and(|file| file.len() >= bytes);
+        if is_there || disk.free_bytes < bytes.saturating_mul(RESERVE_MIN_FREE_FACTOR) {
             return;
         }
         if let Err(error) = self.create(bytes) {

@@ -72,7 +72,8 @@ async fn writers_of_one_key_wait_up_to_limit_and_conflict() {
 async fn get_settled_waits_for_pending_writes_even_when_store_is_busy() {
     let (stores, faults) = faulty(&Memory::new());
     let pods = find(&stores, "pods").await;
-    let get_settled = |key| pods.send(GetSettled { key: Key::cluster(key), permit: Permit::none() });
+    let get_settled =
+        |key| pods.send(GetSettled { key: Key::cluster(key), rollbacks: None, permit: Permit::none() });
     assert!(get_settled("hot").await.unwrap().unwrap().is_none());
     let first = create(&pods, "hot", "0").await.unwrap().revision;
     faults.hold();
@@ -274,7 +275,8 @@ async fn get_settled_after_waiting_writes_sees_their_outcome() {
     assert!(futures::poll!(&mut create_again).is_pending());
     let mut removal = Box::pin(remove(&pods, "hot", first.next()));
     assert!(futures::poll!(&mut removal).is_pending());
-    let mut settled = Box::pin(pods.send(GetSettled { key: Key::cluster("hot"), permit: Permit::none() }));
+    let mut settled =
+        Box::pin(pods.send(GetSettled { key: Key::cluster("hot"), rollbacks: None, permit: Permit::none() }));
     assert!(futures::poll!(&mut settled).is_pending());
     let (replace, create_again, removal, settled, ()) =
         futures::join!(replace, create_again, removal, settled, async { faults.release() });
