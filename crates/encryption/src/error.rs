@@ -19,6 +19,12 @@ pub enum EncryptError {
         /// What the cipher said.
         reason: String,
     },
+    /// The entry of the resource has no provider. It is not stored in clear text instead.
+    #[error("no provider is configured for {resource}")]
+    NoProvider {
+        /// The resource.
+        resource: String,
+    },
 }
 
 impl EncryptError {

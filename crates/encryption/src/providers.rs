@@ -1,7 +1,7 @@
 //! The providers of a configuration: each has a prefix, and encrypts and decrypts what follows it.
 
 use crate::ciphers::{AesCbc, AesGcm, CipherError, Secretbox};
-use crate::configuration::{NamedKey, ProviderConfiguration};
+use crate::configuration::NamedKey;
 use crate::error::{Attempt, EncryptError};
 use crate::kms::{KmsFailure, Plugin};
 use crate::observer::{NO_GRPC_STATUS, OK};
@@ -143,17 +143,11 @@ enum Cipher {
 }
 
 impl KeyedProvider {
-    /// The provider with its keys, which the configuration has checked; `None` for providers without keys.
-    pub fn new(configuration: &ProviderConfiguration) -> Result<Option<KeyedProvider>, String> {
-        let (algorithm, keys) = match configuration {
-            ProviderConfiguration::AesCbc(keys) => (Algorithm::AesCbc, keys),
-            ProviderConfiguration::AesGcm(keys) => (Algorithm::AesGcm, keys),
-            ProviderConfiguration::Secretbox(keys) => (Algorithm::Secretbox, keys),
-            ProviderConfiguration::Identity | ProviderConfiguration::Kms(_) => return Ok(None),
-        };
+    /// The provider with its keys, which the configuration has checked.
+    pub fn new(algorithm: Algorithm, keys: &[NamedKey]) -> Result<KeyedProvider, String> {
         let keys: Result<Vec<KeyCipher>, String> =
             keys.iter().map(|key| KeyCipher::new(algorithm, key)).collect();
-        Ok(Some(KeyedProvider { algorithm, keys: keys? }))
+        Ok(KeyedProvider { algorithm, keys: keys? })
     }
 
     fn encrypt(&self, plain: &[u8], context: &[u8], out: &mut Vec<u8>) -> Result<(), EncryptError> {

@@ -14,7 +14,7 @@ use crate::error::{DecryptError, EncryptError};
 use crate::kms::{KmsRuntime, KmsV1, KmsV2, Plugin, PluginSettings};
 use crate::limits::UNKNOWN_PREFIX_BYTES;
 use crate::observer::{Direction, NO_GRPC_STATUS, OK, Observer, Transformation};
-use crate::providers::{ENCRYPTED_PREFIX, KeyedProvider, Provider};
+use crate::providers::{Algorithm, ENCRYPTED_PREFIX, KeyedProvider, Provider};
 
 /// What providers share.
 pub(crate) struct Surroundings<'a> {
@@ -167,9 +167,13 @@ impl Builder<'_> {
     }
 
     fn provider(&mut self, configuration: &ProviderConfiguration) -> Result<Provider, String> {
+        let keyed = |algorithm, keys| KeyedProvider::new(algorithm, keys).map(Provider::Keyed);
         match configuration {
+            ProviderConfiguration::AesCbc(keys) => keyed(Algorithm::AesCbc, keys),
+            ProviderConfiguration::AesGcm(keys) => keyed(Algorithm::AesGcm, keys),
+            ProviderConfiguration::Secretbox(keys) => keyed(Algorithm::Secretbox, keys),
             ProviderConfiguration::Kms(kms) => Ok(Provider::Kms(self.plugin(kms)?)),
-            keyed => Ok(KeyedProvider::new(keyed)?.map_or(Provider::Identity, Provider::Keyed)),
+            ProviderConfiguration::Identity => Ok(Provider::Identity),
         }
     }
 
@@ -244,12 +248,19 @@ impl std::fmt::Debug for ResourceTransformer {
 }
 
 /// A decrypted value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Decrypted<'v> {
     /// The value; borrowed if it was not encrypted.
     pub bytes: Cow<'v, [u8]>,
     /// Whether it was not stored as it would be now, so that a write that changes nothing has to store it again.
     pub is_stale: bool,
+}
+
+/// Without the value, which may be a Secret.
+impl std::fmt::Debug for Decrypted<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Decrypted").field("is_stale", &self.is_stale).finish_non_exhaustive()
+    }
 }
 
 /// What is needed for one value.
@@ -263,10 +274,12 @@ struct Call<'a> {
 impl Call<'_> {
     fn encrypt<'v>(&self, plain: &'v [u8], context: &[u8]) -> Result<Cow<'v, [u8]>, EncryptError> {
         let start = self.clock.moment();
-        // A configuration has a provider for each of its resources.
-        let identity = Provider::Identity;
-        let provider = self.chain.providers.first().map_or(&identity, |provider| &**provider);
-        let result = match provider {
+        // A valid configuration has a provider for each of its resources. If one is missing all the same, nothing is stored in
+        // clear text.
+        let Some(provider) = self.chain.providers.first() else {
+            return Err(EncryptError::NoProvider { resource: self.resource.to_owned() });
+        };
+        let result = match &**provider {
             Provider::Identity => Ok(Cow::Borrowed(plain)),
             provider => {
                 let mut out = Vec::from(provider.prefix());

@@ -11,6 +11,9 @@ pub struct SignedDuration {
     pub is_negative: bool,
 }
 
+/// The longest duration of Go, in nanoseconds.
+const MAX_NANOS: u128 = i64::MAX as u128;
+
 /// Parses a duration such as `300ms`, `1m30s` or `-2s`.
 pub fn parse(text: &str) -> Result<SignedDuration, String> {
     let invalid = || format!("time: invalid duration {text:?}");
@@ -42,6 +45,10 @@ pub fn parse(text: &str) -> Result<SignedDuration, String> {
         length = length.checked_add(part).ok_or_else(invalid)?;
         rest = tail;
     }
+    // The reference refuses what does not fit, and a deadline that far ahead would overflow the clock.
+    if length.as_nanos() > MAX_NANOS {
+        return Err(invalid());
+    }
     Ok(SignedDuration { length, is_negative: is_negative && !length.is_zero() })
 }
 
@@ -60,11 +67,14 @@ mod tests {
             ("1.5h", 5_400_000, false),
             ("-300ms", 300, true),
             ("+2s", 2_000, false),
+            ("2562047h", 9_223_369_200_000, false),
         ] {
             let length = Duration::from_millis(millis);
             assert_eq!(parse(text), Ok(SignedDuration { length, is_negative }), "{text}");
         }
-        for text in ["", "-", "5", "1x", "s", "1..2s", "99999999999999999999h", "1 s"] {
+        for text in
+            ["", "-", "5", "1x", "s", "1..2s", "99999999999999999999h", "1 s", "2562048h", "2562047h2562047h"]
+        {
             assert_eq!(parse(text), Err(format!("time: invalid duration {text:?}")));
         }
     }

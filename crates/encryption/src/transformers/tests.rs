@@ -102,6 +102,23 @@ fn identity_never_returns_encrypted_data() {
 }
 
 #[test]
+fn nothing_is_stored_in_clear_text_without_a_provider() {
+    let entry = ResourceProviders { resources: vec!["secrets".to_owned()], providers: Vec::new() };
+    let observer = Arc::new(NoObserver) as Arc<dyn Observer>;
+    let surroundings = Surroundings { clock: &Clock::system(), observer: &observer, allows_kms_v1: false };
+    let transformers = Transformers::new(&Configuration { resources: vec![entry] }, &surroundings).unwrap();
+    let error = transformers.for_resource("", "secrets").unwrap().encrypt(PLAIN, CONTEXT).unwrap_err();
+    assert_eq!(error.to_string(), "no provider is configured for secrets");
+    assert!(!error.is_transient());
+}
+
+#[test]
+fn debug_output_has_no_plain_text() {
+    let decrypted = secrets(&[identity()]).decrypt(PLAIN, CONTEXT).map(|found| format!("{found:?}"));
+    assert_eq!(decrypted.as_deref(), Ok("Decrypted { is_stale: false, .. }"));
+}
+
+#[test]
 fn keys_are_found_by_name_and_older_ones_are_stale() {
     let provider = |keys: &[(&str, u8)]| {
         use base64::Engine as _;
