@@ -94,6 +94,8 @@ pub struct Backend {
     /// Looks up the current version of a resource: custom resources are replaced when their definition changes, and removed
     /// with it.
     pub current_resource: CurrentResource,
+    /// The same, but in another version if that of the resource is no longer served.
+    pub served_version: CurrentResource,
 }
 
 /// Returns the resource that is currently served under the name of the given one.

@@ -50,8 +50,11 @@ impl Backend {
     /// with it.
     pub(super) fn check_storage_version(&self, call: &Call<'_>) -> Result<()> {
         let Some(custom) = call.resource().custom.as_deref() else { return Ok(()) };
-        let current = (self.current_resource)(call.resource());
+        // A version that is no longer served would say nothing; all versions have the same storage version.
+        let current = (self.served_version)(call.resource());
         let current = current.as_deref().and_then(|current| current.custom.as_deref());
+        // If none is served, its objects are being deleted with their definition: those with finalizers are written once more.
+        // Nobody can migrate them, and `create` has refused new ones.
         match current.is_none_or(|current| current.storage_api_version == custom.storage_api_version) {
             true => Ok(()),
             false => Err(Status::too_many_requests(

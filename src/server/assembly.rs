@@ -225,7 +225,7 @@ fn enabled_features(config: &Config) -> EnabledFeatures {
 }
 
 fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {
-    let shared = parts.shared.clone();
+    let (shared, also_shared) = (parts.shared.clone(), parts.shared.clone());
     Backend {
         objects: Objects {
             registry: parts.registry.clone(),
@@ -270,6 +270,7 @@ fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {
             parts.context.pool.clone(),
         )),
         current_resource: Rc::new(move |resource| custom_resources::current_resource(&shared, resource)),
+        served_version: Rc::new(move |resource| custom_resources::served_version(&also_shared, resource)),
     }
 }
 

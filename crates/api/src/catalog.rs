@@ -153,6 +153,11 @@ impl Catalog {
         self.group(group)?.version(version)?.by_plural.get(plural)
     }
 
+    /// A resource in whichever version is served.
+    pub fn find_in_any_version(&self, group: &str, plural: &str) -> Option<&Arc<Resource>> {
+        self.group(group)?.versions.iter().find_map(|version| version.by_plural.get(plural))
+    }
+
     /// The resource that a path names.
     pub fn resource_at(&self, path: &ResourcePath<'_>) -> Option<&Arc<Resource>> {
         self.find(path.group, path.version, path.resource)
@@ -269,6 +274,18 @@ mod tests {
                 assert!(catalog.find(group, version, plural).is_none(), "{group}/{version}/{plural}");
             }
         }
+    }
+
+    #[test]
+    fn resource_is_found_in_any_version() {
+        let catalog = everything();
+        let find = |group, plural| {
+            catalog.find_in_any_version(group, plural).map(|resource| resource.kind.to_string())
+        };
+        assert!(catalog.find("coordination.k8s.io", "v1", "leasecandidates").is_none());
+        assert_eq!(find("coordination.k8s.io", "leasecandidates").as_deref(), Some("LeaseCandidate"));
+        assert_eq!(find("coordination.k8s.io", "pods"), None);
+        assert_eq!(find("nowhere", "pods"), None);
     }
 
     #[test]

@@ -75,6 +75,15 @@ pub(super) fn current_resource(shared: &Shared, resource: &Arc<Resource>) -> Opt
     shared.served.load().catalog.find(&resource.gv.group, &resource.gv.version, &resource.plural).cloned()
 }
 
+/// The same resource in whichever version is served now, the same one if possible.
+pub(super) fn served_version(shared: &Shared, resource: &Arc<Resource>) -> Option<Arc<Resource>> {
+    let any_version = || {
+        let served = shared.served.load();
+        served.catalog.find_in_any_version(&resource.gv.group, &resource.plural).cloned()
+    };
+    current_resource(shared, resource).or_else(any_version)
+}
+
 /// Publishes the defined resources, then ends watches of resources that changed or are gone. The watches of a
 /// removed resource first send the deletions of its objects: nobody can watch it again.
 fn publish(parts: &Weak<ServerParts>, defined: &Defined) {
