@@ -123,20 +123,52 @@ fn object_path(resource: &MigratedResource, item: &ItemMetadata) -> String {
 
 /// Rewrites an object, if the server finds that it needs it. Returns whether it was still the listed one.
 async fn rewrite(api: &Api, resource: &MigratedResource, Item { metadata }: &Item) -> Result<bool, Failure> {
-    let path = format!("{}?fieldManager={FIELD_MANAGER}", object_path(resource, metadata));
+    let object_path = object_path(resource, metadata);
+    let path = format!("{object_path}?fieldManager={FIELD_MANAGER}");
     let body: Value = json!({"apiVersion": resource.api_version(), "kind": resource.kind,
         "metadata": {"uid": metadata.uid, "resourceVersion": metadata.resource_version}});
     let reply = api.send(Method::PATCH, &path, JSON, Some((APPLY_PATCH, &body))).await?;
-    match reply.status {
-        // It was deleted, or changed and thereby stored in the current version.
-        404 | 409 => Ok(false),
-        _ => succeed(Method::PATCH, &path, reply).map(|_| true),
+    let is_missing_or_changed = matches!(reply.status, 404 | 409);
+    let result = succeed(Method::PATCH, &path, reply).map(|_| true);
+    if !is_missing_or_changed {
+        return result;
     }
+    // It was deleted, or changed and thereby stored in the current version; or the status has another cause, such as an admission
+    // webhook, and the object is still stored as it was.
+    match api.get(&object_path, JSON).await? {
+        Some(current) if is_listed(&current, metadata) => result,
+        _ => Ok(false),
+    }
+}
+
+/// Whether an object is still as it was listed.
+fn is_listed(current: &Value, listed: &ItemMetadata) -> bool {
+    let metadata = &current["metadata"];
+    metadata["uid"] == *listed.uid && metadata["resourceVersion"] == *listed.resource_version
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn item(namespace: &str, name: &str) -> ItemMetadata {
+        ItemMetadata {
+            name: name.to_owned(),
+            namespace: namespace.to_owned(),
+            uid: "u".to_owned(),
+            resource_version: "1".to_owned(),
+        }
+    }
+
+    #[test]
+    fn object_counts_as_changed_only_if_it_is_another_one_or_was_written() {
+        let is_listed = |uid: &str, version: &str| {
+            is_listed(&json!({"metadata": {"uid": uid, "resourceVersion": version}}), &item("n", "a"))
+        };
+        assert!(is_listed("u", "1"));
+        assert!(!is_listed("u", "2"));
+        assert!(!is_listed("v", "1"));
+    }
 
     #[test]
     fn path_of_an_object_is_escaped() {
@@ -146,12 +178,6 @@ mod tests {
             plural: "things".to_owned(),
             kind: "Thing".to_owned(),
             has_chosen_version: false,
-        };
-        let item = |namespace: &str, name: &str| ItemMetadata {
-            name: name.to_owned(),
-            namespace: namespace.to_owned(),
-            uid: "u".to_owned(),
-            resource_version: "1".to_owned(),
         };
         assert_eq!(object_path(&resource(""), &item("n", "a")), "/api/v1/namespaces/n/things/a");
         assert_eq!(
