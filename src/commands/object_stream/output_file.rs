@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use openssl::rand::rand_bytes;
+
 /// The file is only for its owner: it may contain Secrets.
 const MODE: u32 = 0o600;
 
@@ -22,8 +24,11 @@ impl OutputFile {
         let Some(name) = path.file_name() else { return Err(io::ErrorKind::IsADirectory.into()) };
         let mut temporary_name = std::ffi::OsString::from(".");
         temporary_name.push(name);
-        // Two exports to the same file do not write into each other.
-        temporary_name.push(format!(".{}.partial", std::process::id()));
+        // Two exports to the same file do not write into each other. A process id would not do: in a container it is the same one
+        // each time, and a file that a killed export has left behind would be in the way of all later ones.
+        let mut suffix = [0; 8];
+        rand_bytes(&mut suffix).map_err(io::Error::other)?;
+        temporary_name.push(format!(".{:016x}.partial", u64::from_le_bytes(suffix)));
         let temporary = path.with_file_name(temporary_name);
         let file = OpenOptions::new().write(true).create_new(true).mode(MODE).open(&temporary)?;
         Ok(OutputFile { file, temporary, path: path.to_owned(), is_published: false })
@@ -88,5 +93,14 @@ mod tests {
         assert_eq!((fs::read_to_string(&path).unwrap().as_str(), entries()), ("new", 1));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, MODE);
         assert!(OutputFile::create(&directory.path().join("no/such")).is_err());
+    }
+
+    #[test]
+    fn file_of_a_killed_process_is_not_in_the_way() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("objects.jsonl");
+        std::mem::forget(OutputFile::create(&path).unwrap());
+        OutputFile::create(&path).unwrap().publish().unwrap();
+        assert!(path.exists());
     }
 }
