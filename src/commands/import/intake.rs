@@ -17,6 +17,9 @@ use crate::commands::object_stream::resource::{
 use crate::commands::object_stream::selection::Selection;
 use crate::commands::object_stream::spool::{Span, Spool, SpoolWriter};
 
+/// The namespace of objects that name none.
+pub(super) const DEFAULT_NAMESPACE: &str = "default";
+
 /// A version and a kind, as objects name them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct VersionKind {
@@ -83,7 +86,7 @@ impl Intake {
                     continue;
                 }
             };
-            if !selection.includes_object(&object) {
+            if !may_be_selected(selection, &object) {
                 continue;
             }
             if meta::is_terminating(&object) {
@@ -102,6 +105,15 @@ impl Intake {
         }
         Ok(Intake { spool: spool.finish()?, entries, definitions })
     }
+}
+
+/// Whether an object is selected by its namespace and its labels, as far as they are known: one that names no namespace may be in
+/// the default one, and `plan` leaves it out if its resource has no namespaces.
+fn may_be_selected(selection: &Selection, object: &Value) -> bool {
+    let may_be_in_default = namespace(object).is_empty()
+        && selection.includes_namespace(DEFAULT_NAMESPACE)
+        && selection.has_labels(object);
+    may_be_in_default || selection.includes_object(object)
 }
 
 fn is_definition(kind: &VersionKind) -> bool {

@@ -5,15 +5,12 @@ use std::rc::Rc;
 
 use pilothouse_apimachinery::well_known::NAMESPACES;
 
-use super::intake::{Entry, Intake, VersionKind};
+use super::intake::{DEFAULT_NAMESPACE, Entry, Intake, VersionKind};
 use super::report::Report;
 use crate::commands::object_stream::order::{Node, Phase, waves};
 use crate::commands::object_stream::resource::Resource;
 use crate::commands::object_stream::selection::Selection;
 use crate::commands::object_stream::spool::Spool;
-
-/// The namespace of objects that name none.
-const DEFAULT_NAMESPACE: &str = "default";
 
 /// What is to be done.
 pub(super) struct Plan {
@@ -103,7 +100,10 @@ fn select(
             (false, false) => entry.namespace = no_namespace.clone(),
             _ => {}
         }
-        selected.push(entry);
+        let namespace = if is_namespaces(resource) { &*entry.name } else { &*entry.namespace };
+        if selection.includes_namespace(namespace) {
+            selected.push(entry);
+        }
     }
     selected
 }

@@ -372,6 +372,27 @@ fn selection_and_objects_of_the_cluster_are_left_out() {
 }
 
 #[test]
+fn selected_default_namespace_has_the_objects_that_name_none() {
+    let stream = "---
+{kind: ConfigMap, apiVersion: v1, metadata: {name: a}}
+---
+{kind: ConfigMap, apiVersion: v1, metadata: {name: b, namespace: default}}
+---
+{kind: ConfigMap, apiVersion: v1, metadata: {name: c, namespace: ns}}
+---
+{kind: Namespace, apiVersion: v1, metadata: {name: ns}}
+---
+{kind: PersistentVolume, apiVersion: v1, metadata: {name: default}}
+";
+    let memory = Memory::default();
+    let lines = import(&memory, &["-n", "default"], stream);
+    assert_eq!(memory.actions(), ["create ConfigMap default/a", "create ConfigMap default/b"], "{lines:?}");
+    let memory = Memory::default();
+    import(&memory, &["-n", "ns"], stream);
+    assert_eq!(memory.actions(), ["create Namespace ns", "create ConfigMap ns/c"]);
+}
+
+#[test]
 fn misspelled_resource_is_refused() {
     let options = Options::try_parse_from(["--exclude-resource=secretz"]).unwrap();
     let mut report = Report::new(false);

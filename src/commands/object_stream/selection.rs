@@ -129,11 +129,16 @@ impl Selection {
     pub(crate) fn includes_object(&self, object: &Value) -> bool {
         let is_namespace = (object.str("apiVersion"), object.str("kind")) == ("v1", "Namespace");
         let own = if is_namespace { meta::name(object) } else { namespace(object) };
-        (self.namespace.is_empty() || self.namespace.iter().any(|name| name == own))
-            && self.has_labels(object)
+        self.includes_namespace(own) && self.has_labels(object)
     }
 
-    fn has_labels(&self, object: &Value) -> bool {
+    /// Whether a namespace and its objects are selected. That of objects without one is empty.
+    pub(crate) fn includes_namespace(&self, name: &str) -> bool {
+        self.namespace.is_empty() || self.namespace.iter().any(|selected| selected == name)
+    }
+
+    /// Whether an object has the selected labels.
+    pub(crate) fn has_labels(&self, object: &Value) -> bool {
         let Some(selector) = &self.selector else { return true };
         let labels = meta::metadata(object).get("labels").and_then(Value::fields);
         let labels: Pairs = labels
