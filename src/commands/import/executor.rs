@@ -16,7 +16,7 @@ use super::plan::{Plan, is_namespaces};
 use super::prepare::{Prepared, late_patch, prepare};
 use super::report::{Outcome, Report};
 use crate::commands::object_stream::order::Phase;
-use crate::commands::object_stream::resource::Resource;
+use crate::commands::object_stream::resource::{Resource, describe};
 use crate::commands::object_stream::{Destination, Refusal, Stored};
 use crate::limits;
 
@@ -34,10 +34,14 @@ struct State {
     report: Report,
     /// The owners that are known, by the UIDs that they had.
     owners: HashMap<Box<str>, OwnerState>,
+    /// Owners that are not in the cluster, by the namespace in which they were looked for and their UIDs.
+    absent_owners: HashSet<(Rc<str>, Box<str>)>,
     /// Namespaces that this import created: whatever else is in them was made by controllers in the meantime.
     new_namespaces: HashSet<Rc<str>>,
     /// The groups and kinds of definitions that this import created.
     new_kinds: HashSet<(String, String)>,
+    /// Those of them that the server may not serve yet.
+    unserved_kinds: HashSet<(String, String)>,
     /// Entries that need a patch in the end.
     incomplete: Vec<u32>,
 }
@@ -69,8 +73,10 @@ impl<'a, D: Destination> Executor<'a, D> {
         let state = State {
             report,
             owners: HashMap::new(),
+            absent_owners: HashSet::new(),
             new_namespaces: HashSet::new(),
             new_kinds: HashSet::new(),
+            unserved_kinds: HashSet::new(),
             incomplete: Vec::new(),
         };
         Executor { destination, plan, settings, state: RefCell::new(state) }
@@ -122,7 +128,7 @@ impl<'a, D: Destination> Executor<'a, D> {
             return Ok(Outcome::Unchecked);
         }
         let object = self.read(entry)?;
-        let Prepared { body, status, needs_patch } = self.prepare(entry, resource, object).await;
+        let Prepared { body, status, needs_patch } = self.prepare(entry, resource, object).await?;
         let (stored, outcome) = match self.create(resource, &body).await {
             Ok(stored) => (stored, Outcome::Created),
             Err(Refusal::AlreadyExists(message)) => {
@@ -179,13 +185,20 @@ impl<'a, D: Destination> Executor<'a, D> {
             (is_definition(resource), definition.and_then(|object| object.get("spec")))
         {
             let kind = spec.get("names").map(|names| names.str("kind")).unwrap_or_default();
-            state.new_kinds.insert((spec.str("group").to_owned(), kind.to_owned()));
+            let kind = (spec.str("group").to_owned(), kind.to_owned());
+            state.unserved_kinds.insert(kind.clone());
+            state.new_kinds.insert(kind);
         }
     }
 
     /// Frees the object of what belongs to its old cluster, and maps its owners.
-    async fn prepare(&self, entry: &Entry, resource: &Resource, mut object: Value) -> Prepared {
-        self.look_up_owners(entry, &object).await;
+    async fn prepare(
+        &self,
+        entry: &Entry,
+        resource: &Resource,
+        mut object: Value,
+    ) -> Result<Prepared, Unimported> {
+        self.look_up_owners(entry, &object).await?;
         let owners = map_owners(&object, |uid| self.owner_state(uid));
         for message in &owners.dropped {
             self.state.borrow_mut().report.note(&entry.describe(), message);
@@ -193,7 +206,7 @@ impl<'a, D: Destination> Executor<'a, D> {
         set_owners(&mut object, owners.references);
         let mut prepared = prepare(object, entry, resource, &|uid| self.new_uid(uid));
         prepared.needs_patch |= owners.has_pending;
-        prepared
+        Ok(prepared)
     }
 
     fn owner_state(&self, uid: &str) -> OwnerState {
@@ -213,11 +226,14 @@ impl<'a, D: Destination> Executor<'a, D> {
     }
 
     /// Finds owners that are not in the stream: they may be in the cluster, if this is the one that the stream came from.
-    async fn look_up_owners(&self, entry: &Entry, object: &Value) {
+    async fn look_up_owners(&self, entry: &Entry, object: &Value) -> Result<(), Unimported> {
         let references = meta::metadata(object).get("ownerReferences").map(Value::items).unwrap_or_default();
         for reference in references {
             let uid = reference.str("uid");
-            if self.plan.by_uid.contains_key(uid) || self.state.borrow().owners.contains_key(uid) {
+            let absent = (entry.namespace.clone(), uid.into());
+            let is_known =
+                |state: &State| state.owners.contains_key(uid) || state.absent_owners.contains(&absent);
+            if self.plan.by_uid.contains_key(uid) || is_known(&self.state.borrow()) {
                 continue;
             }
             let kind = VersionKind {
@@ -225,27 +241,44 @@ impl<'a, D: Destination> Executor<'a, D> {
                 kind: reference.str("kind").to_owned(),
             };
             let Some(resource) = self.plan.resource(&kind) else { continue };
-            let owner = self.destination.get(resource, &entry.namespace, reference.str("name")).await;
-            let is_present = owner.is_ok_and(|owner| meta::metadata(&owner).str("uid") == uid);
-            if is_present {
-                self.state.borrow_mut().owners.insert(uid.into(), OwnerState::Present(uid.to_owned()));
+            let name = reference.str("name");
+            let is_present = match self.destination.get(resource, &entry.namespace, name).await {
+                Ok(owner) => meta::metadata(&owner).str("uid") == uid,
+                Err(Refusal::NotFound(_)) => false,
+                // It may be there: without the reference, the object would outlive it.
+                Err(refusal) => {
+                    let owner = describe(&resource.group, &resource.kind, "", name);
+                    return Err(Unimported(format!("its owner {owner} could not be looked up: {refusal}")));
+                }
+            };
+            let mut state = self.state.borrow_mut();
+            match is_present {
+                true => _ = state.owners.insert(uid.into(), OwnerState::Present(uid.to_owned())),
+                false => _ = state.absent_owners.insert(absent),
             }
         }
+        Ok(())
     }
 
     async fn create(&self, resource: &Resource, body: &Value) -> Result<Stored, Refusal> {
         let kind = (resource.group.clone(), resource.kind.clone());
-        let is_new_kind = self.state.borrow().new_kinds.contains(&kind);
         let mut waited = std::time::Duration::ZERO;
         loop {
-            match self.destination.create(resource, body).await {
+            // As of the beginning of the attempt: its answer may arrive after that of another one that was served.
+            let is_unserved = self.state.borrow().unserved_kinds.contains(&kind);
+            let result = self.destination.create(resource, body).await;
+            match &result {
                 // A server may serve a kind a moment after it says that it is established.
-                Err(Refusal::NotFound(_)) if is_new_kind && waited < limits::ESTABLISH_TIMEOUT => {
+                Err(Refusal::NotFound(_)) if is_unserved && waited < limits::ESTABLISH_TIMEOUT => {
                     tokio::time::sleep(limits::ESTABLISH_INTERVAL).await;
                     waited += limits::ESTABLISH_INTERVAL;
+                    continue;
                 }
-                result => return result,
+                Err(Refusal::Other(_)) => {}
+                // It is served, or it has been waited for long enough: from now on something else is missing, such as the namespace.
+                _ => _ = self.state.borrow_mut().unserved_kinds.remove(&kind),
             }
+            return result;
         }
     }
 

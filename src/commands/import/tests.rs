@@ -1,6 +1,6 @@
 //! Imports into a destination in memory.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use pilothouse_apimachinery::codec::yaml;
@@ -10,6 +10,7 @@ use pilothouse_apimachinery::value::Value;
 use super::super::object_stream::resource::{Resource, describe_object, namespace};
 use super::super::object_stream::{Refusal, Stored};
 use super::*;
+use crate::limits;
 
 /// Objects by kind, namespace and name. Like a server with a garbage collector, it does not keep an object whose owners are not
 /// there.
@@ -19,8 +20,15 @@ struct Memory {
     /// What was done, in order.
     actions: RefCell<Vec<String>>,
     writes: RefCell<i64>,
+    reads: RefCell<i64>,
     /// Objects that are refused.
     refused: Vec<&'static str>,
+    /// Objects that cannot be read or patched.
+    inaccessible: Vec<&'static str>,
+    /// How often custom objects are created before their kind is served.
+    unserved_creates: Cell<u32>,
+    /// A namespace that does not exist.
+    missing_namespace: &'static str,
     /// An object that appears with each new namespace.
     with_namespace: Option<&'static str>,
 }
@@ -103,6 +111,14 @@ impl Destination for Memory {
         if self.refused.contains(&name.as_str()) {
             return Err(Refusal::Other("refused".to_owned()));
         }
+        let unserved = self.unserved_creates.get();
+        if object.str("apiVersion") == "example.com/v1" && unserved > 0 {
+            self.unserved_creates.set(unserved - 1);
+            return Err(Refusal::NotFound("not served".to_owned()));
+        }
+        if !self.missing_namespace.is_empty() && namespace(object) == self.missing_namespace {
+            return Err(Refusal::NotFound("no such namespace".to_owned()));
+        }
         if self.objects.borrow().contains_key(&name) {
             return Err(Refusal::AlreadyExists(format!("{name} exists")));
         }
@@ -127,6 +143,10 @@ impl Destination for Memory {
         let namespace = if resource.is_namespaced { namespace } else { "" };
         let name =
             super::super::object_stream::resource::describe(&resource.group, &resource.kind, namespace, name);
+        *self.reads.borrow_mut() += 1;
+        if self.inaccessible.contains(&name.as_str()) {
+            return Err(Refusal::Other("forbidden".to_owned()));
+        }
         self.objects.borrow().get(&name).cloned().ok_or_else(|| Refusal::NotFound(format!("no {name}")))
     }
 
@@ -250,6 +270,24 @@ metadata:
 }
 
 #[test]
+fn owners_are_looked_up_once_and_only_missing_ones_are_dropped() {
+    let object = |name: &str, owner: &str| {
+        format!(
+            "---\n{{kind: ConfigMap, apiVersion: v1, metadata: {{name: {name}, namespace: default, \
+             ownerReferences: [{{kind: Deployment, apiVersion: apps/v1, name: {owner}, uid: {owner}}}]}}}}\n"
+        )
+    };
+    let stream = [object("a", "gone"), object("b", "gone"), object("c", "secret")].concat();
+    let memory = Memory { inaccessible: vec!["Deployment.apps default/secret"], ..Memory::default() };
+    let lines = import(&memory, &[], &stream);
+    assert_eq!(memory.actions(), ["create ConfigMap default/a", "create ConfigMap default/b"]);
+    assert_eq!(*memory.reads.borrow(), 2);
+    let failure =
+        "failed: ConfigMap default/c: its owner Deployment.apps secret could not be looked up: forbidden";
+    assert!(lines.contains(&failure.to_owned()), "{lines:?}");
+}
+
+#[test]
 fn failed_owner_does_not_take_its_dependents_along() {
     let memory = Memory { refused: vec!["Deployment.apps ns/root"], ..Memory::default() };
     let lines = import(&memory, &[], CHAIN);
@@ -322,6 +360,26 @@ spec: {group: example.com, scope: Namespaced, names: {plural: ships, kind: Ship}
         lines[0],
         "failed: Boat.example.com a: no kind \"Boat\" in version \"example.com/v1\": it is neither served nor defined in the stream"
     );
+}
+
+#[test]
+fn new_kind_is_waited_for_and_missing_namespaces_are_not() {
+    let stream = "---
+kind: CustomResourceDefinition
+apiVersion: apiextensions.k8s.io/v1
+metadata: {name: ships.example.com}
+spec: {group: example.com, scope: Namespaced, names: {plural: ships, kind: Ship}, versions: [{name: v1, served: true}]}
+---
+{kind: Ship, apiVersion: example.com/v1, metadata: {name: a, namespace: default}}
+---
+{kind: Ship, apiVersion: example.com/v1, metadata: {name: b, namespace: missing}}
+";
+    let memory = Memory { unserved_creates: Cell::new(1), missing_namespace: "missing", ..Memory::default() };
+    let start = std::time::Instant::now();
+    let lines = import(&memory, &[], stream);
+    assert!(start.elapsed() < limits::ESTABLISH_TIMEOUT / 2, "{:?}", memory.actions());
+    assert!(memory.objects.borrow().contains_key("Ship.example.com default/a"));
+    assert!(lines.contains(&"failed: Ship.example.com missing/b: no such namespace".to_owned()), "{lines:?}");
 }
 
 #[test]
