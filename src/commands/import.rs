@@ -2,9 +2,11 @@
 //!
 //! The stream is first copied into a temporary file (`intake`), because its objects may have to be created in another order: owners,
 //! namespaces and definitions before what needs them (`plan`). Then each object is freed of what belongs to its old cluster
-//! (`prepare`), gets the UIDs that its owners have in the new one (`owners`), and is created (`executor`). Only a few hundred bytes
-//! of each object are held in memory, besides those that are being created.
+//! (`prepare`), gets the UIDs that its owners have in the new one (`owners`), and is created (`executor`). In the end, volumes and
+//! claims are bound to each other (`bindings`). Only a few hundred bytes of each object are held in memory, besides those that are
+//! being created.
 
+mod bindings;
 mod executor;
 mod intake;
 mod owners;

@@ -10,10 +10,11 @@ use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::value::Value;
 
 use super::ConflictPolicy;
+use super::bindings::{Bindings, Side};
 use super::intake::{Entry, VersionKind};
 use super::owners::{OwnerState, map_owners, set_owners};
 use super::plan::{Plan, is_namespaces};
-use super::prepare::{Prepared, late_patch, prepare};
+use super::prepare::{Prepared, prepare};
 use super::report::{Outcome, Report};
 use crate::commands::object_stream::order::Phase;
 use crate::commands::object_stream::resource::{Resource, describe};
@@ -42,6 +43,8 @@ struct State {
     new_kinds: HashSet<(String, String)>,
     /// Those of them that the server may not serve yet.
     unserved_kinds: HashSet<(String, String)>,
+    /// The volumes and claims.
+    bindings: Bindings,
     /// Entries that need a patch in the end.
     incomplete: Vec<u32>,
 }
@@ -77,6 +80,7 @@ impl<'a, D: Destination> Executor<'a, D> {
             new_namespaces: HashSet::new(),
             new_kinds: HashSet::new(),
             unserved_kinds: HashSet::new(),
+            bindings: Bindings::default(),
             incomplete: Vec::new(),
         };
         Executor { destination, plan, settings, state: RefCell::new(state) }
@@ -89,12 +93,19 @@ impl<'a, D: Destination> Executor<'a, D> {
             imports.buffer_unordered(limits::IMPORT_CONCURRENCY).collect::<()>().await;
         }
         if !self.settings.is_dry_run && !self.must_stop() {
-            let incomplete = std::mem::take(&mut self.state.borrow_mut().incomplete);
+            let mut incomplete = std::mem::take(&mut self.state.borrow_mut().incomplete);
+            // A claim is marked as bound once its volume names it.
+            incomplete.sort_by_key(|index| self.side(*index) == Some(Side::Claim));
             for index in incomplete {
                 self.complete(index).await;
             }
         }
         self.state.into_inner().report
+    }
+
+    fn side(&self, index: u32) -> Option<Side> {
+        let entry = self.plan.entries.get(index as usize)?;
+        Side::of(self.plan.resource(&entry.kind)?)
     }
 
     fn must_stop(&self) -> bool {
@@ -145,6 +156,9 @@ impl<'a, D: Destination> Executor<'a, D> {
         }
         if outcome == Outcome::Existing {
             return Ok(outcome);
+        }
+        if let Some(side) = Side::of(resource) {
+            self.state.borrow_mut().bindings.note_stored(side, &stored.object, outcome);
         }
         if needs_patch {
             self.state.borrow_mut().incomplete.push(index);
@@ -287,7 +301,7 @@ impl<'a, D: Destination> Executor<'a, D> {
         &self,
         entry: &Entry,
         resource: &Resource,
-        mut body: Value,
+        body: Value,
         message: String,
     ) -> Result<(Stored, Outcome), Unimported> {
         // In a namespace that did not exist before, the other object was made by a controller, such as the default service account:
@@ -306,7 +320,11 @@ impl<'a, D: Destination> Executor<'a, D> {
             attempts += 1;
             let current = self.destination.get(resource, &entry.namespace, &entry.name).await?;
             let version = meta::metadata(&current).str("resourceVersion").to_owned();
+            let mut body = body.clone();
             body.entry("metadata").set("resourceVersion", version);
+            if let Some(side) = Side::of(resource) {
+                side.keep(&mut body, &current);
+            }
             match self.destination.replace(resource, &body).await {
                 Err(Refusal::Conflict(_)) if attempts < limits::IMPORT_CONFLICTS => {}
                 Err(refusal) => return Err(refusal.into()),
@@ -371,7 +389,7 @@ impl<'a, D: Destination> Executor<'a, D> {
                 return self.state.borrow_mut().report.fail(&entry.describe(), message);
             }
         };
-        let mut patch = late_patch(&object, resource, &|uid| self.new_uid(uid)).unwrap_or_default();
+        let mut patch = self.binding_patch(entry, resource, &object).unwrap_or_default();
         // Those that were pending are either present or failed by now.
         let owners = map_owners(&object, |uid| self.owner_state(uid));
         if !owners.references.is_empty() {
@@ -381,10 +399,27 @@ impl<'a, D: Destination> Executor<'a, D> {
             return;
         }
         let patched = self.destination.patch(resource, &entry.namespace, &entry.name, &patch).await;
-        if let Err(refusal) = patched {
-            let message = format!("it is there, but its references could not be added: {refusal}");
-            self.state.borrow_mut().report.fail(&entry.describe(), message);
+        let mut state = self.state.borrow_mut();
+        match patched {
+            Ok(()) if Side::of(resource) == Some(Side::Volume) => {
+                state.bindings.note_patched(&entry.name, &patch)
+            }
+            Ok(()) => {}
+            Err(refusal) => {
+                let message = format!("it is there, but its references could not be added: {refusal}");
+                state.report.fail(&entry.describe(), message);
+            }
         }
+    }
+
+    /// What binds a volume or a claim to the other one.
+    fn binding_patch(&self, entry: &Entry, resource: &Resource, object: &Value) -> Option<Value> {
+        let side = Side::of(resource)?;
+        let patch = self.state.borrow().bindings.late_patch(side, object, &|uid| self.new_uid(uid));
+        patch.unwrap_or_else(|reason| {
+            self.state.borrow_mut().report.note(&entry.describe(), reason);
+            None
+        })
     }
 }
 

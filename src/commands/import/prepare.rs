@@ -4,6 +4,7 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::ACCOUNT_TOKEN_TYPE;
 use pilothouse_apimachinery::well_known::annotations::ACCOUNT_UID;
 
+use super::bindings::Side;
 use super::intake::Entry;
 use crate::commands::object_stream::resource::{Resource, annotation};
 
@@ -22,18 +23,13 @@ const SERVER_FIELDS: [&str; 8] = [
 const JOB_UID_LABELS: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
 /// What a token Secret contains: the token is of the old cluster, and the new one fills in all of it again.
 const TOKEN_FIELDS: [&str; 3] = ["token", "ca.crt", "namespace"];
-/// Annotations of a claim by which the volume controller takes it for bound. It would declare it lost if the volume does not name
-/// its UID yet.
-const BOUND_ANNOTATIONS: [&str; 2] =
-    ["pv.kubernetes.io/bind-completed", "pv.kubernetes.io/bound-by-controller"];
-
 /// An object that can be created.
 pub(super) struct Prepared {
     /// The object.
     pub body: Value,
     /// Its status, if that is written on its own.
     pub status: Option<Value>,
-    /// Whether [`late_patch`] has something to add once everything exists.
+    /// Whether there may be something to add once everything exists.
     pub needs_patch: bool,
 }
 
@@ -54,11 +50,9 @@ pub(super) fn prepare(
         false => metadata.set("namespace", &*entry.namespace),
     }
     let status = if resource.has_status { object.remove("status") } else { None };
-    let mut needs_patch = false;
+    let needs_patch = Side::of(resource).is_some_and(|side| side.unbind(&mut object));
     match (resource.group.as_str(), resource.kind.as_str()) {
         ("", "Secret") if object.str("type") == ACCOUNT_TOKEN_TYPE => prepare_token(&mut object, new_uid),
-        ("", "PersistentVolume") => needs_patch = unbind_volume(&mut object),
-        ("", "PersistentVolumeClaim") => needs_patch = unbind_claim(&mut object),
         ("", "Pod") => map_job_labels(&mut object, new_uid),
         ("batch", "Job") => prepare_job(&mut object),
         _ => {}
@@ -68,32 +62,6 @@ pub(super) fn prepare(
 
 fn is_empty(status: &Value) -> bool {
     status.is_null() || status.fields().is_some_and(|fields| fields.is_empty())
-}
-
-/// A patch for an object that could not be complete when it was created, from the object as it was in the stream.
-pub(super) fn late_patch(
-    object: &Value,
-    resource: &Resource,
-    new_uid: &dyn Fn(&str) -> Option<String>,
-) -> Option<Value> {
-    let mut patch = Value::object();
-    match resource.kind.as_str() {
-        "PersistentVolume" => {
-            let uid = new_uid(object.get_path(&["spec", "claimRef"])?.str("uid"))?;
-            patch.entry("spec").entry("claimRef").set("uid", uid);
-        }
-        "PersistentVolumeClaim" => {
-            let annotations = patch.entry("metadata").entry("annotations");
-            for name in BOUND_ANNOTATIONS {
-                let value = annotation(object, name);
-                if !value.is_empty() {
-                    annotations.set(name, value);
-                }
-            }
-        }
-        _ => return None,
-    }
-    Some(patch)
 }
 
 /// The controller of token Secrets deletes one whose service account has another UID.
@@ -110,19 +78,6 @@ fn prepare_token(secret: &mut Value, new_uid: &dyn Fn(&str) -> Option<String>) {
             data.remove(field);
         }
     }
-}
-
-/// The claim of a volume is named, but its UID is only known once it exists.
-fn unbind_volume(volume: &mut Value) -> bool {
-    let Some(claim) = volume.get_mut("spec").and_then(|spec| spec.get_mut("claimRef")) else { return false };
-    claim.remove("resourceVersion");
-    claim.remove("uid").is_some()
-}
-
-fn unbind_claim(claim: &mut Value) -> bool {
-    let Some(annotations) = claim.entry("metadata").get_mut("annotations") else { return false };
-    let removed = BOUND_ANNOTATIONS.map(|name| annotations.remove(name).is_some());
-    removed.contains(&true)
 }
 
 /// The server makes the selector of a Job from its UID, and refuses one that is given.
@@ -180,7 +135,7 @@ mod tests {
         (uid == "old").then(|| "new".to_owned())
     }
 
-    fn prepared(group: &str, kind: &str, text: &str) -> (String, Option<Value>, Option<Value>) {
+    fn prepared(group: &str, kind: &str, text: &str) -> (String, Option<Value>, bool) {
         let object = yaml::read(text.as_bytes()).unwrap();
         let directory = tempfile::tempdir().unwrap();
         let entry = Entry {
@@ -192,21 +147,20 @@ mod tests {
             owners: Box::default(),
         };
         let resource = resource(group, kind);
-        let prepared = prepare(object.clone(), &entry, &resource, &new_uid);
-        let patch = late_patch(&object, &resource, &new_uid).filter(|_| prepared.needs_patch);
+        let prepared = prepare(object, &entry, &resource, &new_uid);
         let body = String::from_utf8(pilothouse_apimachinery::json::to_json(&prepared.body)).unwrap();
-        (body, prepared.status, patch)
+        (body, prepared.status, prepared.needs_patch)
     }
 
     #[test]
     fn fields_of_the_server_are_removed() {
-        let (body, status, patch) = prepared(
+        let (body, status, needs_patch) = prepared(
             "apps",
             "Deployment",
             "{metadata: {name: a, uid: u, resourceVersion: '5', generation: 2, managedFields: []}, status: {replicas: 1}}",
         );
         assert_eq!(body, r#"{"metadata":{"name":"a","namespace":"n"}}"#);
-        assert_eq!((status, patch), (Some(yaml::read(b"{replicas: 1}").unwrap()), None));
+        assert_eq!((status, needs_patch), (Some(yaml::read(b"{replicas: 1}").unwrap()), false));
         assert_eq!(prepared("apps", "Deployment", "{status: {}}").1, None);
     }
 
@@ -228,17 +182,14 @@ mod tests {
     }
 
     #[test]
-    fn volumes_and_claims_are_bound_when_both_exist() {
+    fn volumes_and_claims_need_a_patch_if_they_were_bound() {
         let volume = "{spec: {claimRef: {name: c, uid: old, resourceVersion: '1'}}}";
-        let (body, _, patch) = prepared("", "PersistentVolume", volume);
-        assert!(body.contains(r#""claimRef":{"name":"c"}"#), "{body}");
-        assert_eq!(patch, Some(yaml::read(b"{spec: {claimRef: {uid: new}}}").unwrap()));
+        let (body, _, needs_patch) = prepared("", "PersistentVolume", volume);
+        assert!(needs_patch && body.contains(r#""claimRef":{"name":"c"}"#), "{body}");
         let claim = "{metadata: {annotations: {pv.kubernetes.io/bind-completed: 'yes', a: b}}}";
-        let (body, _, patch) = prepared("", "PersistentVolumeClaim", claim);
-        assert!(body.contains(r#""annotations":{"a":"b"}"#), "{body}");
-        let expected = "{metadata: {annotations: {pv.kubernetes.io/bind-completed: 'yes'}}}";
-        assert_eq!(patch, Some(yaml::read(expected.as_bytes()).unwrap()));
-        assert_eq!(prepared("", "PersistentVolume", "{spec: {}}").2, None);
+        let (body, _, needs_patch) = prepared("", "PersistentVolumeClaim", claim);
+        assert!(needs_patch && body.contains(r#""annotations":{"a":"b"}"#), "{body}");
+        assert!(!prepared("", "PersistentVolume", "{spec: {}}").2);
     }
 
     #[test]

@@ -406,6 +406,48 @@ fn volumes_are_bound_to_the_new_claims() {
     assert_eq!(uid, Some(meta::metadata(&claim).str("uid")));
 }
 
+const BINDING: &str = "---
+{kind: PersistentVolumeClaim, apiVersion: v1, metadata: {name: c, namespace: default, uid: old, annotations: {pv.kubernetes.io/bind-completed: 'yes'}}, spec: {volumeName: v}}
+---
+{kind: PersistentVolume, apiVersion: v1, metadata: {name: v, uid: old-v}, spec: {claimRef: {name: c, namespace: default, uid: old}}}
+";
+
+fn is_marked_as_bound(memory: &Memory) -> bool {
+    let claim = memory.object("PersistentVolumeClaim default/c");
+    claim.get_path(&["metadata", "annotations", "pv.kubernetes.io/bind-completed"]).is_some()
+}
+
+#[test]
+fn claims_are_marked_as_bound_only_with_their_volumes() {
+    let memory = Memory::default();
+    let lines = import(&memory, &[], BINDING);
+    assert!(is_marked_as_bound(&memory), "{lines:?}");
+    for memory in [
+        Memory { refused: vec!["PersistentVolume v"], ..Memory::default() },
+        Memory { inaccessible: vec!["PersistentVolume v"], ..Memory::default() },
+    ] {
+        let lines = import(&memory, &[], BINDING);
+        assert!(!is_marked_as_bound(&memory), "{lines:?}");
+        let note = "note: PersistentVolumeClaim default/c: its volume v was not imported, or not bound to it: it is not marked \
+                    as bound";
+        assert!(lines.contains(&note.to_owned()), "{lines:?}");
+    }
+}
+
+#[test]
+fn replaced_volumes_and_claims_stay_bound() {
+    let memory = Memory::with_objects(
+        "{kind: PersistentVolumeClaim, apiVersion: v1, metadata: {name: c, namespace: default, uid: live, annotations: {pv.kubernetes.io/bind-completed: 'yes'}}, spec: {volumeName: v}}
+{kind: PersistentVolume, apiVersion: v1, metadata: {name: v, uid: live-v}, spec: {claimRef: {name: c, namespace: default, uid: live}}}",
+    );
+    let lines = import(&memory, &["--on-conflict=replace"], BINDING);
+    assert!(lines.contains(&"0 objects created, 2 replaced, 0 failed".to_owned()), "{lines:?}");
+    assert!(memory.actions().iter().all(|action| !action.starts_with("patch")), "{:?}", memory.actions());
+    let volume = memory.object("PersistentVolume v");
+    assert_eq!(volume.get_path(&["spec", "claimRef", "uid"]).and_then(Value::as_str), Some("live"));
+    assert!(is_marked_as_bound(&memory));
+}
+
 #[test]
 fn selection_and_objects_of_the_cluster_are_left_out() {
     let stream = "---
