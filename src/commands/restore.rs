@@ -66,7 +66,7 @@ impl Command for Options {
         let first_revision = |highest: Revision| {
             Revision(now.0.max(highest.max(present.unwrap_or(highest)).0.saturating_add(LEAST_RISE)))
         };
-        let aside = store.with_extension(format!("{}.before-restore", now.seconds()));
+        let aside = store.with_extension(format!("{}.before-restore", now.0));
         let aside = Some(&*aside).filter(|_| self.replace);
         let restored = restore(&store, aside, backup, first_revision)?;
         if let Some(aside) = aside.filter(|aside| aside.exists()) {
