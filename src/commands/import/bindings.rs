@@ -133,7 +133,7 @@ impl Bindings {
     ) -> Result<Option<Value>, String> {
         match side {
             Side::Volume => Ok(self.volume_patch(object, new_uid)),
-            Side::Claim => self.claim_patch(object, new_uid(meta::metadata(object).str("uid"))),
+            Side::Claim => self.claim_patch(object, new_uid(meta::metadata(object).str("uid")).as_ref()),
         }
     }
 
@@ -148,17 +148,17 @@ impl Bindings {
         Some(patch)
     }
 
-    fn claim_patch(&self, claim: &Value, uid: Option<String>) -> Result<Option<Value>, String> {
+    fn claim_patch(&self, claim: &Value, uid: Option<&String>) -> Result<Option<Value>, String> {
         let mut patch = Value::object();
         for (name, value) in bound_annotations(claim) {
             patch.entry("metadata").entry("annotations").set(name, value);
         }
-        let is_bound = uid.as_ref().is_some_and(|uid| self.bound_claims.contains(uid));
+        let is_bound = uid.is_some_and(|uid| self.bound_claims.contains(uid));
         if is_bound || patch == Value::object() {
             return Ok(None);
         }
         let volume = volume_name(claim);
-        match uid.is_some() && self.claim_of_volume.get(volume) == uid.as_ref() {
+        match uid.is_some() && self.claim_of_volume.get(volume) == uid {
             true => Ok(Some(patch)),
             false => Err(format!(
                 "its volume {volume} was not imported, or not bound to it: it is not marked as bound"

@@ -402,7 +402,7 @@ impl<'a, D: Destination> Executor<'a, D> {
         let mut state = self.state.borrow_mut();
         match patched {
             Ok(()) if Side::of(resource) == Some(Side::Volume) => {
-                state.bindings.note_patched(&entry.name, &patch)
+                state.bindings.note_patched(&entry.name, &patch);
             }
             Ok(()) => {}
             Err(refusal) => {
