@@ -302,7 +302,7 @@ mod tests {
         Operation::Remove(Key::cluster(name), Revision(superseded))
     }
 
-    fn at(second: u64) -> WriteTime {
+    fn accepted_at(second: u64) -> WriteTime {
         WriteTime { log: LogTime(second * 1_000_000), ..WriteTime::default() }
     }
 
@@ -311,7 +311,7 @@ mod tests {
         let pods = TypeName::new("pods");
         let mut engine = Memory::new();
         let writes = operations.into_iter().zip(2..).map(|(operation, revision)| {
-            let record = Record { operation, accepted_at: at(revision) };
+            let record = Record { operation, accepted_at: accepted_at(revision) };
             Write { type_name: pods.clone(), revision: Revision(revision), record }
         });
         engine.commit(&Batch { writes: writes.collect(), trims: Vec::new() }).unwrap();
@@ -432,11 +432,11 @@ mod tests {
         let (pods, nodes) = (TypeName::new("pods"), TypeName::new("nodes"));
         let mut engine = Memory::new();
         let write = |type_name: &TypeName, revision, operation| {
-            let record = Record { operation, accepted_at: at(revision) };
+            let record = Record { operation, accepted_at: accepted_at(revision) };
             Write { type_name: type_name.clone(), revision: Revision(revision), record }
         };
         let mut writes = vec![write(&pods, 2, create("a", 2)), write(&nodes, 2, create("a", 2))];
-        let record = Record { operation: create("a", 2), accepted_at: at(99) };
+        let record = Record { operation: create("a", 2), accepted_at: accepted_at(99) };
         writes.push(Write { type_name: TypeName::new("leases"), revision: Revision(2), record });
         writes.extend((3..20).map(|revision| write(&pods, revision, replace("a", revision, revision - 1))));
         writes.push(write(&nodes, 3, replace("a", 3, 2)));

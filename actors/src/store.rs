@@ -231,22 +231,22 @@ impl Store {
     fn plan(&self, command: WriteCommand) -> Result<(Operation, Event), StoreError> {
         let previous = command.check(self.newest(command.key()))?;
         let revision = self.last.next();
-        let at = self.deps.clock.write_time();
+        let accepted_at = self.deps.clock.write_time();
         Ok(match command {
             WriteCommand::Create(draft) => {
                 let object = Arc::new(Object::new(draft, revision));
-                let event = Event::new(Change::Created, Arc::clone(&object), None, at);
+                let event = Event::new(Change::Created, Arc::clone(&object), None, accepted_at);
                 (Operation::Create(object), event)
             }
             WriteCommand::Replace(draft, expected) => {
                 let object = Arc::new(Object::new(draft, revision));
-                let event = Event::new(Change::Replaced, Arc::clone(&object), previous, at);
+                let event = Event::new(Change::Replaced, Arc::clone(&object), previous, accepted_at);
                 (Operation::Replace(object, expected), event)
             }
             WriteCommand::Remove(key, expected) => {
                 let previous = previous.ok_or(StoreError::NotFound)?;
                 let object = Arc::new(previous.at_revision(revision));
-                let event = Event::new(Change::Removed, object, Some(previous), at);
+                let event = Event::new(Change::Removed, object, Some(previous), accepted_at);
                 (Operation::Remove(key, expected), event)
             }
         })

@@ -25,7 +25,7 @@ pub(super) enum Side {
 
 impl Side {
     /// The side of objects of a resource, if it is one.
-    pub(super) fn of(resource: &Resource) -> Option<Side> {
+    pub(super) fn for_resource(resource: &Resource) -> Option<Side> {
         match (resource.group.as_str(), resource.kind.as_str()) {
             ("", "PersistentVolume") => Some(Side::Volume),
             ("", "PersistentVolumeClaim") => Some(Side::Claim),

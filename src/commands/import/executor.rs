@@ -105,7 +105,7 @@ impl<'a, D: Destination> Executor<'a, D> {
 
     fn side(&self, index: u32) -> Option<Side> {
         let entry = self.plan.entries.get(index as usize)?;
-        Side::of(self.plan.resource(&entry.kind)?)
+        Side::for_resource(self.plan.resource(&entry.kind)?)
     }
 
     fn must_stop(&self) -> bool {
@@ -157,7 +157,7 @@ impl<'a, D: Destination> Executor<'a, D> {
         if outcome == Outcome::Existing {
             return Ok(outcome);
         }
-        if let Some(side) = Side::of(resource) {
+        if let Some(side) = Side::for_resource(resource) {
             self.state.borrow_mut().bindings.note_stored(side, &stored.object, outcome);
         }
         if needs_patch {
@@ -322,7 +322,7 @@ impl<'a, D: Destination> Executor<'a, D> {
             let version = meta::metadata(&current).str("resourceVersion").to_owned();
             let mut body = body.clone();
             body.entry("metadata").set("resourceVersion", version);
-            if let Some(side) = Side::of(resource) {
+            if let Some(side) = Side::for_resource(resource) {
                 side.keep(&mut body, &current);
             }
             match self.destination.replace(resource, &body).await {
@@ -401,7 +401,7 @@ impl<'a, D: Destination> Executor<'a, D> {
         let patched = self.destination.patch(resource, &entry.namespace, &entry.name, &patch).await;
         let mut state = self.state.borrow_mut();
         match patched {
-            Ok(()) if Side::of(resource) == Some(Side::Volume) => {
+            Ok(()) if Side::for_resource(resource) == Some(Side::Volume) => {
                 state.bindings.note_patched(&entry.name, &patch);
             }
             Ok(()) => {}
@@ -414,7 +414,7 @@ impl<'a, D: Destination> Executor<'a, D> {
 
     /// What binds a volume or a claim to the other one.
     fn binding_patch(&self, entry: &Entry, resource: &Resource, object: &Value) -> Option<Value> {
-        let side = Side::of(resource)?;
+        let side = Side::for_resource(resource)?;
         let patch = self.state.borrow().bindings.late_patch(side, object, &|uid| self.new_uid(uid));
         patch.unwrap_or_else(|reason| {
             self.state.borrow_mut().report.note(&entry.describe(), reason);

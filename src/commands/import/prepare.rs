@@ -50,7 +50,7 @@ pub(super) fn prepare(
         false => metadata.set("namespace", &*entry.namespace),
     }
     let status = if resource.has_status { object.remove("status") } else { None };
-    let needs_patch = Side::of(resource).is_some_and(|side| side.unbind(&mut object));
+    let needs_patch = Side::for_resource(resource).is_some_and(|side| side.unbind(&mut object));
     match (resource.group.as_str(), resource.kind.as_str()) {
         ("", "Secret") if object.str("type") == ACCOUNT_TOKEN_TYPE => prepare_token(&mut object, new_uid),
         ("", "Pod") => map_job_labels(&mut object, new_uid),

@@ -4,9 +4,7 @@ use super::*;
 
 #[actix_rt::test]
 async fn type_that_was_released_after_a_rollback_accepts_writes_again() {
-    let faults = Faults::default();
-    let stores =
-        start_stores(Box::new(Faulty::new(Box::new(Memory::new()), faults.clone())), &manual_options());
+    let (stores, faults) = faulty(&Memory::new());
     let kites = find(&stores, "kites").await;
     faults.fail_after(0, Fault::NoSpace);
     assert!(matches!(create(&kites, "a", "").await, Err(StoreError::NoSpace)));
@@ -20,9 +18,7 @@ async fn type_that_was_released_after_a_rollback_accepts_writes_again() {
 
 #[actix_rt::test]
 async fn state_that_was_rolled_back_is_never_called_durable() {
-    let faults = Faults::default();
-    let stores =
-        start_stores(Box::new(Faulty::new(Box::new(Memory::new()), faults.clone())), &manual_options());
+    let (stores, faults) = faulty(&Memory::new());
     let pods = find(&stores, "pods").await;
     create(&pods, "a", "").await.unwrap();
     let base_state = async || {

@@ -72,8 +72,8 @@ resources:
         ],
     };
     assert_eq!(configuration, expected);
-    let shown = format!("{configuration:?}");
-    assert!(shown.contains("[REDACTED]") && !shown.contains("48, 49"), "{shown}");
+    let debug_text = format!("{configuration:?}");
+    assert!(debug_text.contains("[REDACTED]") && !debug_text.contains("48, 49"), "{debug_text}");
 }
 
 #[test]

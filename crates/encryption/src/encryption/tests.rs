@@ -181,6 +181,6 @@ fn health_check_names_the_plugins_that_fail() {
 #[test]
 fn debug_output_names_resources_and_no_keys() {
     let encryption = Encryption::load(&aesgcm("a", 42), settings()).unwrap();
-    let shown = format!("{encryption:?} {:?}", encryption.transformers().for_resource("", "secrets"));
-    assert!(shown.contains("secrets") && !shown.contains("42"), "{shown}");
+    let debug_text = format!("{encryption:?} {:?}", encryption.transformers().for_resource("", "secrets"));
+    assert!(debug_text.contains("secrets") && !debug_text.contains("42"), "{debug_text}");
 }
