@@ -96,7 +96,13 @@ async fn store_account(stores: &Stores) {
         fields: Pairs::default(),
     };
     let store = stores.directory.send(Find { type_name: TypeName::new("serviceaccounts") }).await;
-    store.unwrap().unwrap().send(Create { draft, permit: Permit::none() }).await.unwrap().unwrap();
+    store
+        .unwrap()
+        .unwrap()
+        .send(Create { draft, encrypted: None, permit: Permit::none() })
+        .await
+        .unwrap()
+        .unwrap();
 }
 
 /// The default authenticators, and credentials for them.

@@ -208,6 +208,13 @@ impl Config {
         if self.kubelets.kubelet_timeout.is_zero() {
             return invalid("--kubelet-timeout must be greater than zero");
         }
+        if self.storage.encryption_provider_config_automatic_reload
+            && self.storage.encryption_provider_config.is_none()
+        {
+            return invalid(
+                "--encryption-provider-config-automatic-reload must be set with --encryption-provider-config",
+            );
+        }
         if self.storage.engine == Engine::Redb && self.storage.data_dir.is_none() {
             return invalid("the redb engine needs a data directory");
         }

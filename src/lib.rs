@@ -27,6 +27,7 @@ mod bootstrap;
 pub mod commands;
 pub mod config;
 pub mod controllers;
+mod encryption;
 mod flowcontrol;
 pub mod http;
 mod limits;

@@ -203,6 +203,10 @@ pub const CERTIFICATE_LIFETIME: Duration = Duration::from_secs(365 * 86_400);
 pub const CERTIFICATE_MARGIN: Duration = Duration::from_secs(90 * 86_400);
 /// How far certificates are backdated, so that clients with a slow clock accept them.
 pub const CERTIFICATE_BACKDATE: Duration = Duration::from_secs(3_600);
+/// How often a changed encryption configuration is looked for, if it is to be reloaded.
+pub const ENCRYPTION_RELOAD_INTERVAL: Duration = Duration::from_secs(2);
+/// How long a start waits before it asks again for a key that it needs.
+pub const DECRYPTION_RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// How often key and certificate files are checked for changes.
 pub const PKI_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// How often they are reloaded even if unchanged: a certificate made here may be about to expire.

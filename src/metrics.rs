@@ -12,6 +12,7 @@ pub mod backups;
 pub mod connections;
 pub mod controllers;
 pub mod conversion;
+pub mod encryption;
 pub mod features;
 pub mod flowcontrol;
 pub mod heavy_work;
@@ -43,6 +44,7 @@ use self::authorization::Authorization;
 use self::connections::ConnectionMetrics;
 use self::controllers::ControllerMetrics;
 use self::conversion::Conversions;
+use self::encryption::EncryptionMetrics;
 use self::flowcontrol::FlowControlMetrics;
 use self::heavy_work::HeavyWorkMetrics;
 use self::log_lines::LogLines;
@@ -113,6 +115,8 @@ pub struct Metrics {
     pub controllers: ControllerMetrics,
     /// How much space the store has left.
     pub space_level: IntGauge,
+    /// Encryption at rest.
+    pub encryption: EncryptionMetrics,
     /// Scheduled backups.
     pub backups: backups::BackupMetrics,
     features: Vec<features::Enabled>,
@@ -170,6 +174,7 @@ impl Metrics {
                 "pilothouse_storage_space_level",
                 "Space that the store has left: 0 enough, 1 little, 2 none, so that writes that let it grow are refused.",
             )?,
+            encryption: EncryptionMetrics::new(&registry)?,
             backups: backups::BackupMetrics::new(&registry)?,
             memory: MemoryMetrics::new(&registry)?,
             page_bytes: AtomicUsize::new(0),

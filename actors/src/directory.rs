@@ -22,6 +22,7 @@ use tokio::sync::oneshot;
 use crate::archive::{Archive, ArchiveReader};
 use crate::backup::BackupSource;
 use crate::committer::{self, Committer, CommitterDeps};
+use crate::encryption::Encryption;
 use crate::engine::{Engine, EngineError};
 use crate::fatal::Fatal;
 use crate::history_bounds::HistoryBounds;
@@ -135,6 +136,8 @@ pub struct Stores {
     pub clock: LogClock,
     /// Writes backups, unless the log is in memory.
     pub backup: Option<Arc<dyn BackupSource>>,
+    /// Encrypts what is written.
+    pub encryption: Arc<dyn Encryption>,
 }
 
 /// Recovers the log and starts the storage actors. Must be called inside an actix system; the committer and the stores get
@@ -142,6 +145,7 @@ pub struct Stores {
 pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, EngineError> {
     let (archive, backup, first_revision) =
         (engine.archive(), engine.backup_source(), engine.first_revision());
+    let encryption = engine.encryption();
     let recovered = recover(&mut *engine, options.history, options.window_bounds.clone())?;
     let (fatal, notifiers, write_limiter, trims) =
         (Fatal::new(), ChangeNotifiers::default(), WriteLimiter::default(), recovered.trims.clone());
@@ -173,6 +177,7 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
         trims: trims.clone(),
         notifiers: notifiers.clone(),
         fatal: fatal.clone(),
+        encryption: Arc::clone(&encryption),
         space: space.clone(),
         clock: clock.clone(),
         history: options.history,
@@ -201,6 +206,7 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
         space,
         clock,
         backup,
+        encryption,
     })
 }
 

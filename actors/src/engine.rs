@@ -12,11 +12,14 @@ use pilothouse_types::object::{Revision, TypeName};
 
 use crate::archive::Archive;
 use crate::backup::BackupSource;
+use crate::encryption::Encryption;
 use crate::engine::record::Record;
 use crate::log_time::LogTime;
 
 #[cfg(feature = "testing")]
 pub mod faulty;
+#[cfg(any(test, feature = "testing"))]
+pub mod masking;
 pub mod memory;
 pub mod record;
 pub mod redb;
@@ -110,6 +113,9 @@ pub trait Engine: Send {
         Revision::FIRST
     }
 
+    /// What encrypts and decrypts its records. There is no default: what forgot it would write clear text.
+    fn encryption(&self) -> Arc<dyn Encryption>;
+
     /// The size of the log.
     fn stats(&self) -> Result<Stats, EngineError>;
 
@@ -129,6 +135,21 @@ pub enum EngineError {
     /// The data read differs from the data written.
     #[error("the store is damaged: {0}")]
     Damaged(String),
+    /// A record cannot be decrypted now, because the service that has the key does not answer.
+    #[error("the store cannot be decrypted now: {0}")]
+    DecryptionUnavailable(String),
+    /// An object that the server cannot do without cannot be decrypted.
+    #[error(
+        "the {type_name} at revision {revision} cannot be decrypted: {reason}; use the encryption configuration that has its key"
+    )]
+    Undecryptable {
+        /// The type of the object.
+        type_name: TypeName,
+        /// Its revision. Its key is encrypted as well.
+        revision: Revision,
+        /// Why.
+        reason: String,
+    },
     /// The format of the file is not one that this version reads.
     #[error("{}", format_problem(*.actual, *.oldest, *.newest, .written_by.as_deref()))]
     Format {
@@ -224,7 +245,7 @@ mod tests {
 
     fn write(type_name: &str, revision: u64) -> Write {
         let operation = Operation::Remove(Key::cluster("a"), Revision(1));
-        let record = Record { operation, accepted_at: WriteTime::default() };
+        let record = Record::clear(operation, WriteTime::default());
         Write { type_name: TypeName::new(type_name), revision: Revision(revision), record }
     }
 

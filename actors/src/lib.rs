@@ -5,7 +5,7 @@
 //!
 //! - [`pilothouse_types`] has the plain data, such as the stored object; [`event`] is a change, [`window`] holds recent ones, [`archive`] and
 //!   [`point_in_time`] older ones;
-//! - [`engine`] is the log, [`log_time`] its clock, [`committer`] writes it, [`store`] owns the objects of a type, [`directory`] finds stores;
+//! - [`engine`] is the log, [`log_time`] its clock, [`encryption`] what it knows of encryption at rest, [`committer`] writes it, [`store`] owns the objects of a type, [`directory`] finds stores;
 //! - [`notifier`] announces a change, [`broadcaster`] and [`watch_index`] find the watches that it concerns, [`session_waker`] calls a
 //!   session, [`session`] and [`watch_event`] make its events, [`session::feed`] is what the client reads;
 //! - [`authenticator`] and [`authorizer`] check requests;
@@ -22,6 +22,7 @@ pub mod broadcaster;
 pub mod checkpoints;
 pub mod committer;
 pub mod directory;
+pub mod encryption;
 pub mod engine;
 pub mod event;
 pub mod fair_queuing;

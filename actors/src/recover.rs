@@ -3,15 +3,18 @@
 //! The log may have lost records to trimming: superseded versions and tombstones whose events had left the window. So an
 //! event is whole only if every revision after it is there and the version it superseded is too; the window begins after
 //! the last event that is not. A version that cannot be read counts as one that is gone, except that its object lives.
+//!
+//! An encrypted object that cannot be decrypted has a hidden key. Its other versions are found by their revisions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use imbl::OrdMap;
-use pilothouse_types::object::{Key, Object, Revision, TypeName};
+use pilothouse_types::object::{Key, Object, Revision, TypeName, UnreadableReason};
 
 use crate::archive::{Archive, ArchiveReader};
+use crate::encryption::Encryption;
 use crate::engine::record::{Operation, Record};
 use crate::engine::{Engine, EngineError, Visitor};
 use crate::event::{Change, Event};
@@ -77,10 +80,10 @@ fn recover_with(
     window_bounds: WindowBounds,
 ) -> Result<Recovered, EngineError> {
     let recovered = Recovered { types: BTreeMap::new(), trims, newest: engine.log_time() };
-    let archive = engine.archive();
-    let mut recovery = Recovery { recovered, rebuilding: None, window_bounds, archive };
+    let (archive, encryption) = (engine.archive(), engine.encryption());
+    let mut recovery = Recovery { recovered, rebuilding: None, window_bounds, archive, encryption };
     engine.load(&mut recovery)?;
-    recovery.finish_type();
+    recovery.finish_type()?;
     recovery.recovered.expire(history);
     Ok(recovery.recovered)
 }
@@ -101,6 +104,7 @@ struct Recovery {
     rebuilding: Option<Rebuilding>,
     window_bounds: WindowBounds,
     archive: Option<Arc<dyn Archive>>,
+    encryption: Arc<dyn Encryption>,
 }
 
 /// The type whose records are being read.
@@ -110,6 +114,9 @@ struct Rebuilding {
     /// The revision of the last record.
     last_read: Revision,
     objects: OrdMap<Key, Arc<Object>>,
+    /// The keys of all objects by revision, once a record of the type is encrypted: the record after it, or before it, may have
+    /// another key, the hidden or the real one.
+    keys_by_revision: Option<HashMap<Revision, Key>>,
     /// The newest event that is not whole or not kept.
     floor: Revision,
     /// The events after `floor`; none yet if there is no window.
@@ -120,7 +127,7 @@ struct Rebuilding {
 
 impl Visitor for Recovery {
     fn begin_type(&mut self, type_name: TypeName, last: Revision) -> Result<(), EngineError> {
-        self.finish_type();
+        self.finish_type()?;
         let archive_reader =
             self.archive.as_ref().map(|archive| ArchiveReader::new(Arc::clone(archive), type_name.clone()));
         self.rebuilding = Some(Rebuilding {
@@ -129,6 +136,7 @@ impl Visitor for Recovery {
             counter: last,
             last_read: Revision::FIRST,
             objects: OrdMap::new(),
+            keys_by_revision: None,
             floor: Revision::FIRST,
             window: None,
             trims: Vec::new(),
@@ -146,12 +154,16 @@ impl Visitor for Recovery {
 }
 
 impl Recovery {
-    fn finish_type(&mut self) {
+    fn finish_type(&mut self) -> Result<(), EngineError> {
         if let Some(rebuilding) = self.rebuilding.take() {
+            if !self.encryption.may_be_unreadable(&rebuilding.type_name) {
+                rebuilding.require_decrypted()?;
+            }
             let (type_name, state, trims) = rebuilding.finish(&self.window_bounds);
             self.recovered.trims.push(&type_name, trims);
             self.recovered.types.insert(type_name, state);
         }
+        Ok(())
     }
 }
 
@@ -182,14 +194,15 @@ impl Rebuilding {
                 return Ok(());
             }
         };
-        let is_readable = match &record.operation {
-            Operation::Create(object) | Operation::Replace(object, _) => object.is_readable(),
-            Operation::Remove(..) | Operation::AdvanceRevision(_) => true,
+        let unreadable_reason = match &record.operation {
+            Operation::Create(object) | Operation::Replace(object, _) => object.unreadable_reason(),
+            Operation::Remove(..) | Operation::AdvanceRevision(_) => None,
         };
-        if !is_readable {
+        if let Some(reason) = unreadable_reason {
             let (type_name, key) = (&self.type_name, record.key());
-            tracing::error!(%type_name, key, %revision, "a record is damaged: this version of the object cannot be read");
+            tracing::error!(%type_name, key, %revision, %reason, "this version of the object cannot be read");
         }
+        let is_readable = unreadable_reason.is_none();
         let is_previous_readable = previous.as_ref().map(|previous| previous.is_readable());
         let is_whole = is_readable && is_previous_readable.unwrap_or(change == Change::Created);
         if !is_whole {
@@ -220,20 +233,55 @@ impl Rebuilding {
 
     /// Applies one record to the objects and returns the version it superseded, if the log still has it.
     fn apply(&mut self, revision: Revision, record: &Record) -> Result<Option<Arc<Object>>, EngineError> {
-        let (previous, superseded) = match &record.operation {
-            Operation::Create(object) => (self.objects.insert(object.key.clone(), Arc::clone(object)), None),
-            Operation::Replace(object, superseded) => {
-                (self.objects.insert(object.key.clone(), Arc::clone(object)), Some(*superseded))
-            }
-            Operation::Remove(key, superseded) => (self.objects.remove(key), Some(*superseded)),
-            Operation::AdvanceRevision(_) => (None, None),
+        let (object, superseded) = match &record.operation {
+            Operation::Create(object) => (Some(object), None),
+            Operation::Replace(object, superseded) => (Some(object), Some(*superseded)),
+            Operation::Remove(_, superseded) => (None, Some(*superseded)),
+            Operation::AdvanceRevision(_) => return Ok(None),
         };
+        let is_encrypted = object.is_some_and(|object| object.encryption_key_id().is_some());
+        if is_encrypted || record.key().starts_with(Key::HIDDEN.start) {
+            let keys = || self.objects.values().map(|object| (object.revision, object.key.clone())).collect();
+            self.keys_by_revision.get_or_insert_with(keys);
+        }
+        let previous_key = match (&mut self.keys_by_revision, superseded) {
+            (Some(keys), Some(superseded)) => keys.remove(&superseded),
+            _ => None,
+        };
+        let removed = match &previous_key {
+            Some(key) => self.objects.remove(key),
+            None => self.objects.remove(record.key()),
+        };
+        if let Some(object) = object {
+            let key = &object.key;
+            if let Some(keys) = &mut self.keys_by_revision {
+                keys.insert(revision, key.clone());
+            }
+            let displaced = self.objects.insert(key.clone(), Arc::clone(object));
+            if displaced.is_some() {
+                return Err(self.damaged(revision, "does not follow from the version before it"));
+            }
+        }
         // A superseded version may have been trimmed; another one in its place means that the log is inconsistent.
-        match &previous {
+        match &removed {
             Some(previous) if Some(previous.revision) != superseded => {
                 Err(self.damaged(revision, "does not follow from the version before it"))
             }
-            _ => Ok(previous),
+            _ => Ok(removed),
+        }
+    }
+
+    /// Fails if an object of the type cannot be decrypted.
+    fn require_decrypted(&self) -> Result<(), EngineError> {
+        let reasons = self.objects.values().filter_map(|object| match object.unreadable_reason()? {
+            UnreadableReason::Undecryptable(reason) => Some((object.revision, reason.clone())),
+            UnreadableReason::Damaged => None,
+        });
+        match reasons.min_by_key(|(revision, _)| *revision) {
+            Some((revision, reason)) => {
+                Err(EngineError::Undecryptable { type_name: self.type_name.clone(), revision, reason })
+            }
+            None => Ok(()),
         }
     }
 
@@ -311,7 +359,7 @@ mod tests {
         let pods = TypeName::new("pods");
         let mut engine = Memory::new();
         let writes = operations.into_iter().zip(2..).map(|(operation, revision)| {
-            let record = Record { operation, accepted_at: accepted_at(revision) };
+            let record = Record::clear(operation, accepted_at(revision));
             Write { type_name: pods.clone(), revision: Revision(revision), record }
         });
         engine.commit(&Batch { writes: writes.collect(), trims: Vec::new() }).unwrap();
@@ -381,8 +429,9 @@ mod tests {
 
     #[test]
     fn recovery_keeps_unreadable_object_without_its_event() {
-        let damaged =
-            |name: &str, revision| Arc::new(Object::unreadable(Key::cluster(name), Revision(revision)));
+        let damaged = |name: &str, revision| {
+            Arc::new(Object::unreadable(Key::cluster(name), Revision(revision), UnreadableReason::Damaged))
+        };
         let operations = vec![
             create("a", 2),
             Operation::Create(damaged("b", 3)),
@@ -432,11 +481,11 @@ mod tests {
         let (pods, nodes) = (TypeName::new("pods"), TypeName::new("nodes"));
         let mut engine = Memory::new();
         let write = |type_name: &TypeName, revision, operation| {
-            let record = Record { operation, accepted_at: accepted_at(revision) };
+            let record = Record::clear(operation, accepted_at(revision));
             Write { type_name: type_name.clone(), revision: Revision(revision), record }
         };
         let mut writes = vec![write(&pods, 2, create("a", 2)), write(&nodes, 2, create("a", 2))];
-        let record = Record { operation: create("a", 2), accepted_at: accepted_at(99) };
+        let record = Record::clear(create("a", 2), accepted_at(99));
         writes.push(Write { type_name: TypeName::new("leases"), revision: Revision(2), record });
         writes.extend((3..20).map(|revision| write(&pods, revision, replace("a", revision, revision - 1))));
         writes.push(write(&nodes, 3, replace("a", 3, 2)));

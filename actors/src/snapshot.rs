@@ -1,6 +1,6 @@
 //! The objects of one type at one revision, shared by all readers.
 
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use imbl::OrdMap;
@@ -26,6 +26,12 @@ impl Snapshot {
         self.objects.get(key)
     }
 
+    /// The objects whose keys are not known, because they cannot be decrypted.
+    pub fn hidden(&self) -> impl Iterator<Item = &Arc<Object>> {
+        let Range { start, end } = Key::HIDDEN;
+        self.objects.range::<_, str>((Bound::Included(start), Bound::Excluded(end))).map(|(_, object)| object)
+    }
+
     /// The number of objects.
     pub fn len(&self) -> usize {
         self.objects.len()
@@ -41,8 +47,8 @@ impl Snapshot {
         self.objects.values()
     }
 
-    /// The objects of one namespace, or of all, from `start` on, by key. The cost depends on the result, not on the size of the
-    /// type.
+    /// The objects of one namespace, or of all, from `start` on, by key. An object with a hidden key may be in any namespace. The cost
+    /// depends on the result, not on the size of the type.
     pub fn scan<'a>(
         &'a self,
         namespace: Option<&str>,
@@ -56,13 +62,17 @@ impl Snapshot {
             (Some(prefix), Bound::Unbounded) => Bound::Included(prefix),
             (_, start) => start,
         };
+        // Those without a namespace to look for are in the range of all.
+        let hidden = prefix.iter().flat_map(|_| self.hidden()).collect::<Vec<_>>();
         let range = self.objects.range::<_, str>((first, Bound::Unbounded));
-        range
+        let range = range
             .map(|(_, object)| object)
-            .take_while(move |object| prefix.as_deref().is_none_or(|p| object.key.as_str().starts_with(p)))
+            .take_while(move |object| prefix.as_deref().is_none_or(|p| object.key.as_str().starts_with(p)));
+        hidden.into_iter().chain(range)
     }
 
-    /// Looks for an object of this name in each namespace that has objects, and returns each result. The cost depends on the
+    /// Looks for an object of this name in each namespace that has objects, and returns each result, and the objects with hidden keys,
+    /// which may have this name. The cost depends on the
     /// number of namespaces, not on the size of the type.
     pub fn in_each_namespace<'a>(&'a self, name: &'a str) -> impl Iterator<Item = Option<&'a Arc<Object>>> {
         let mut rest = Bound::Unbounded;
@@ -70,6 +80,10 @@ impl Snapshot {
             let next = (rest.as_ref().map(String::as_str), Bound::Unbounded);
             let (key, object) = self.objects.range::<_, str>(next).next()?;
             match key.as_str().split_once('/') {
+                Some(_) if key.is_hidden() => {
+                    rest = Bound::Excluded(key.as_str().to_owned());
+                    Some(Some(object))
+                }
                 Some((namespace, _)) => {
                     // The keys of a namespace go on with a slash, and after that comes the digit 0.
                     rest = Bound::Included(format!("{namespace}0"));
@@ -87,7 +101,7 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use pilothouse_types::object::{Draft, Pairs};
+    use pilothouse_types::object::{Draft, HIDDEN_KEY_BYTES, Pairs};
 
     use super::*;
 
@@ -137,6 +151,18 @@ mod tests {
         assert_eq!(lookup(&all, "q"), [""; 5], "not once for each object");
         assert_eq!(lookup(&snapshot(&["a", "b"]), "b"), ["", "b"]);
         assert_eq!(lookup(&Snapshot::empty(Revision::FIRST), "b"), [""; 0]);
+    }
+
+    #[test]
+    fn hidden_objects_are_in_every_namespace_and_have_every_name() {
+        let hidden = Key::hidden(&[7; HIDDEN_KEY_BYTES]);
+        let all = snapshot(&["a/x", hidden.as_str(), "b/y"]);
+        assert_eq!(keys(all.scan(Some("a"), Bound::Unbounded)), [hidden.as_str(), "a/x"]);
+        assert_eq!(keys(all.scan(Some("c"), Bound::Excluded("c/z"))), [hidden.as_str()]);
+        assert_eq!(keys(all.scan(None, Bound::Unbounded)), [hidden.as_str(), "a/x", "b/y"]);
+        let named: Vec<_> =
+            all.in_each_namespace("x").map(|object| object.map(|object| &object.key)).collect();
+        assert_eq!(named, [Some(&hidden), Some(&Key::namespaced("a", "x")), None]);
     }
 
     #[test]

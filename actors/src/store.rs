@@ -22,14 +22,16 @@ use std::time::Duration;
 
 use actix::dev::SendError;
 use actix::{Actor, Addr, AsyncContext, Context, Recipient};
+use bytes::Bytes;
 use pilothouse_types::error::StoreError;
-use pilothouse_types::object::{Key, Object, Revision, TypeName};
+use pilothouse_types::object::{EncryptedDraft, Key, Object, Revision, TypeName};
 use tokio::sync::oneshot;
 
 use self::write_turns::{BaseState, WriteTurn, WriteTurns};
 use crate::committer::{Commit, Committed, Committer};
+use crate::encryption::Encryption;
 use crate::engine::Write;
-use crate::engine::record::{Operation, Record};
+use crate::engine::record::{EncryptedRecord, Operation, Record};
 use crate::event::{Change, Event, EventStub};
 use crate::fatal::Fatal;
 use crate::key_queue::Queued;
@@ -48,7 +50,7 @@ pub use messages::{
     AdvanceRevision, Create, Expire, Get, GetSettled, ObjectResult, OpenWatch, Position, Remove, Replace,
     Retire, Retired, Stop, TakeSnapshot,
 };
-use writes::{KeyInFlight, Pending, Responder, WriteCommand};
+use writes::{KeyInFlight, NewObject, Pending, Responder, WriteCommand};
 
 /// The dependencies of every store. Cheap to clone.
 #[derive(Clone)]
@@ -63,6 +65,8 @@ pub struct StoreDeps {
     pub notifiers: ChangeNotifiers,
     /// Raised when a store dies.
     pub fatal: Fatal,
+    /// Hides the keys of encrypted objects.
+    pub encryption: Arc<dyn Encryption>,
     /// How much room is left on the disk.
     pub space: Space,
     /// The clock of the log.
@@ -121,6 +125,7 @@ impl Store {
     /// Accepts a write, or refuses it at once.
     fn submit(&mut self, command: WriteCommand, permit: Permit) -> oneshot::Receiver<ObjectResult> {
         let (reply, receiver) = oneshot::channel();
+        let command = self.with_present_key(command);
         let error = if self.deps.fatal.is_raised() {
             StoreError::Unavailable
         } else if command.bytes() > RECORD_BYTES {
@@ -137,6 +142,17 @@ impl Store {
         receiver
     }
 
+    /// An object that cannot be decrypted is in the snapshot under its hidden key, and is removed under that.
+    fn with_present_key(&self, command: WriteCommand) -> WriteCommand {
+        match command {
+            WriteCommand::Remove(key, expected) => {
+                let hidden = self.undecryptable(&key).map(|object| object.key.clone());
+                WriteCommand::Remove(hidden.unwrap_or(key), expected)
+            }
+            other => other,
+        }
+    }
+
     /// Whether a write needs more than what a full store still accepts.
     fn lets_store_grow(&self, command: &WriteCommand) -> bool {
         let present = self.newest(command.key()).map_or(0, |object| object.bytes.len() + GROWTH_WHEN_FULL);
@@ -147,7 +163,7 @@ impl Store {
     fn newest(&self, key: &Key) -> Option<&Arc<Object>> {
         match self.in_flight.get(key) {
             Some(entry) => entry.newest.as_ref(),
-            None => self.snapshot.get(key.as_str()),
+            None => self.snapshot.get(key.as_str()).or_else(|| self.undecryptable(key)),
         }
     }
 
@@ -172,8 +188,8 @@ impl Store {
         if let Err(error) = self.skip_rolled_back_revisions() {
             return writer.answer(Err(error));
         }
-        let sent = self.plan(command).and_then(|(operation, event)| {
-            self.send_to_committer(event.revision(), Record { operation, accepted_at: event.accepted_at })?;
+        let sent = self.plan(command).and_then(|(record, event)| {
+            self.send_to_committer(event.revision(), record)?;
             Ok(event)
         });
         let event = match sent {
@@ -219,7 +235,7 @@ impl Store {
     ) -> Result<(), (StoreError, Option<Responder<()>>)> {
         let (revision, accepted_at) = (self.last.next(), self.deps.clock.write_time());
         let operation = Operation::AdvanceRevision(self.newest_revision());
-        if let Err(error) = self.send_to_committer(revision, Record { operation, accepted_at }) {
+        if let Err(error) = self.send_to_committer(revision, Record::clear(operation, accepted_at)) {
             return Err((error, writer));
         }
         (self.last, self.last_at) = (revision, Some(accepted_at.log));
@@ -228,33 +244,68 @@ impl Store {
     }
 
     /// The record and the event of a write at the next revision, or why the newest state of its key refuses it.
-    fn plan(&self, command: WriteCommand) -> Result<(Operation, Event), StoreError> {
+    fn plan(&self, command: WriteCommand) -> Result<(Record, Event), StoreError> {
         let previous = command.check(self.newest(command.key()))?;
         let revision = self.last.next();
         let accepted_at = self.deps.clock.write_time();
         Ok(match command {
-            WriteCommand::Create(draft) => {
-                let object = Arc::new(Object::new(draft, revision));
+            WriteCommand::Create(new) => {
+                let (object, encrypted) = self.new_object(new, revision);
                 let event = Event::new(Change::Created, Arc::clone(&object), None, accepted_at);
-                (Operation::Create(object), event)
+                (Record { operation: Operation::Create(object), accepted_at, encrypted }, event)
             }
-            WriteCommand::Replace(draft, expected) => {
-                let object = Arc::new(Object::new(draft, revision));
+            WriteCommand::Replace(new, expected) => {
+                let (object, encrypted) = self.new_object(new, revision);
                 let event = Event::new(Change::Replaced, Arc::clone(&object), previous, accepted_at);
-                (Operation::Replace(object, expected), event)
+                (Record { operation: Operation::Replace(object, expected), accepted_at, encrypted }, event)
             }
             WriteCommand::Remove(key, expected) => {
                 let previous = previous.ok_or(StoreError::NotFound)?;
                 let object = Arc::new(previous.at_revision(revision));
+                // Its key is as secret as it was while the object lived.
+                let encrypted = (previous.encryption_key_id().is_some() || key.is_hidden())
+                    .then(|| EncryptedRecord { hidden_key: self.hidden_key(&key), content: Bytes::new() });
                 let event = Event::new(Change::Removed, object, Some(previous), accepted_at);
-                (Operation::Remove(key, expected), event)
+                (Record { operation: Operation::Remove(key, expected), accepted_at, encrypted }, event)
             }
+        })
+    }
+
+    /// An object at its revision, and what the log gets instead of it.
+    fn new_object(&self, new: NewObject, revision: Revision) -> (Arc<Object>, Option<EncryptedRecord>) {
+        let NewObject { draft, encrypted } = new;
+        let Some(EncryptedDraft { bytes, key_id }) = encrypted else {
+            return (Arc::new(Object::new(draft, revision)), None);
+        };
+        let record = EncryptedRecord { hidden_key: self.hidden_key(&draft.key), content: bytes };
+        (Arc::new(Object::new(draft, revision).encrypted_with(key_id)), Some(record))
+    }
+
+    /// What stands for a key in the log.
+    fn hidden_key(&self, key: &Key) -> Key {
+        if key.is_hidden() { key.clone() } else { self.deps.encryption.hidden_key(&self.type_name, key) }
+    }
+
+    /// The hidden key of an object that cannot be decrypted, if it is the one with this key.
+    fn undecryptable(&self, key: &Key) -> Option<&Arc<Object>> {
+        self.snapshot.hidden().next()?;
+        self.snapshot.get(self.hidden_key(key).as_str())
+    }
+
+    /// The durable state of a key. Of an object that cannot be decrypted, the caller is the one who knows the key.
+    fn lookup(&self, key: &Key) -> Option<Arc<Object>> {
+        let known = self.snapshot.get(key.as_str()).cloned();
+        known.or_else(|| {
+            let object = self.undecryptable(key)?;
+            let reason = object.unreadable_reason()?.clone();
+            Some(Arc::new(Object::unreadable(key.clone(), object.revision, reason)))
         })
     }
 
     fn base_state(&self, key: &Key, turn: Option<WriteTurn>) -> BaseState {
         let is_durable = !self.in_flight.contains_key(key);
-        BaseState { object: self.newest(key).cloned(), is_durable, rollbacks: self.rollbacks, turn }
+        let object = if is_durable { self.lookup(key) } else { self.newest(key).cloned() };
+        BaseState { object, is_durable, rollbacks: self.rollbacks, turn }
     }
 
     fn give_turn(&self, key: &Key, waiter: write_turns::TurnWaiter, ctx: &Context<Store>) {
@@ -322,7 +373,7 @@ impl Store {
         while let Some(entry) = self.in_flight.get_mut(key) {
             match entry.queue.pop(self.snapshot.revision) {
                 Some(Queued::Reader(reader)) => {
-                    reader.answer(Ok(self.snapshot.get(key.as_str()).cloned()));
+                    reader.answer(Ok(self.lookup(key)));
                 }
                 Some(Queued::Write((command, writer))) => {
                     if command.check(entry.newest.as_ref()).is_ok() {

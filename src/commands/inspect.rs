@@ -4,15 +4,18 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::Parser;
 use pilothouse_actors::backup::{About, BackedUpType, BackupError, BackupReader, Entry};
-use pilothouse_actors::engine::record::{Operation, Record};
+use pilothouse_actors::engine::EngineError;
+use pilothouse_actors::engine::record::{Operation, RecordDecoder};
 use pilothouse_api::custom::definition::resource_of_store;
 use pilothouse_types::object::{Object, Revision};
 
 use super::Command;
 use super::backup::verify;
+use crate::encryption::StoredEncryption;
 
 /// Show what a backup holds: resources, objects, revisions and sizes, or the objects themselves.
 #[derive(Debug, Parser)]
@@ -30,6 +33,9 @@ pub(super) struct Options {
     /// Only objects of this namespace.
     #[arg(long, short, value_name = "NAMESPACE")]
     namespace: Option<String>,
+    /// The configuration of the server, for objects that are encrypted.
+    #[arg(long, value_name = "FILE")]
+    encryption_provider_config: Option<PathBuf>,
 }
 
 impl Command for Options {
@@ -39,6 +45,8 @@ impl Command for Options {
     fn run(&self) -> Result<(), BackupError> {
         // A backup is whole only if its end is there, so nothing is said about it before.
         verify(BufReader::new(File::open(&self.file)?))?;
+        let config = self.encryption_provider_config.as_deref();
+        let encryption = StoredEncryption::for_reading(config).map_err(io::Error::other)?;
         let (mut backup, about) = BackupReader::open(BufReader::new(File::open(&self.file)?))?;
         let mut out = BufWriter::new(io::stdout().lock());
         let mut summaries = Vec::new();
@@ -54,7 +62,7 @@ impl Command for Options {
                 Entry::Type(backed_up) => current = Some(LiveRecords::new(backed_up)),
                 Entry::Record(revision, bytes) => {
                     if let Some(records) = &mut current {
-                        records.add(revision, bytes);
+                        records.add(revision, bytes, &encryption)?;
                     }
                 }
                 Entry::End(_) => break,
@@ -76,20 +84,26 @@ impl Options {
         }
         let selected =
             |object: &Object| self.namespace.as_deref().is_none_or(|namespace| object.key.is_in(namespace));
+        let live = || records.objects.values().filter(|object| selected(object));
         if self.objects {
-            for object in records.objects.values().filter(|object| selected(object)) {
-                match object.is_readable() {
-                    true => out.write_all(&object.bytes)?,
-                    false => write!(out, "{}", serde_json::json!({"unreadable": object.key.as_str()}))?,
+            let mut objects: Vec<_> = live().collect();
+            objects.sort_by(|a, b| a.key.cmp(&b.key));
+            for object in objects {
+                match object.unreadable_reason() {
+                    None => out.write_all(&object.bytes)?,
+                    Some(reason) => {
+                        let reason = reason.to_string();
+                        let line = serde_json::json!({"unreadable": object.key.as_str(), "reason": reason});
+                        write!(out, "{line}")?;
+                    }
                 }
                 out.write_all(b"\n")?;
             }
         }
-        let live = || records.objects.values().filter(|object| selected(object));
         Ok(Some(Summary {
             resource,
             objects: live().count(),
-            unreadable: live().filter(|object| !object.is_readable()).count(),
+            unreadable: unreadable_reasons(live()),
             bytes: live().map(|object| object.bytes.len()).sum(),
             history: records.superseded,
             damaged: records.damaged,
@@ -101,7 +115,8 @@ impl Options {
 /// The records of one type, and which of them are live.
 struct LiveRecords {
     backed_up: BackedUpType,
-    objects: BTreeMap<String, std::sync::Arc<Object>>,
+    /// By revision, because the keys of encrypted objects may be hidden in some records and known from others.
+    objects: BTreeMap<Revision, Arc<Object>>,
     /// Records of superseded and deleted versions.
     superseded: usize,
     damaged: usize,
@@ -112,29 +127,43 @@ impl LiveRecords {
         LiveRecords { backed_up, objects: BTreeMap::new(), superseded: 0, damaged: 0 }
     }
 
-    fn add(&mut self, revision: Revision, bytes: &[u8]) {
-        let Ok(record) = Record::decode(self.backed_up.id, revision, bytes) else {
-            self.damaged += 1;
-            return;
+    fn add(&mut self, revision: Revision, bytes: &[u8], encryption: &StoredEncryption) -> io::Result<()> {
+        let decoder = RecordDecoder::new(self.backed_up.id, &self.backed_up.name, encryption);
+        let operation = match decoder.decode(revision, bytes) {
+            Ok(record) => record.operation,
+            Err(error @ EngineError::DecryptionUnavailable(_)) => return Err(io::Error::other(error)),
+            Err(_) => {
+                self.damaged += 1;
+                return Ok(());
+            }
         };
-        match record.operation {
-            Operation::Create(object) | Operation::Replace(object, _) => {
-                let before = self.objects.insert(object.key.as_str().to_owned(), object);
-                self.superseded += usize::from(before.is_some());
-            }
-            Operation::Remove(key, _) => {
-                self.superseded += 1 + usize::from(self.objects.remove(key.as_str()).is_some());
-            }
-            Operation::AdvanceRevision(_) => self.superseded += 1,
-        }
+        let (object, superseded) = match operation {
+            Operation::Create(object) => (Some(object), None),
+            Operation::Replace(object, superseded) => (Some(object), Some(superseded)),
+            Operation::Remove(_, superseded) => (None, Some(superseded)),
+            Operation::AdvanceRevision(_) => (None, None),
+        };
+        let before = superseded.and_then(|superseded| self.objects.remove(&superseded));
+        self.superseded += usize::from(before.is_some()) + usize::from(object.is_none());
+        self.objects.extend(object.map(|object| (revision, object)));
+        Ok(())
     }
+}
+
+fn unreadable_reasons<'a>(objects: impl Iterator<Item = &'a Arc<Object>>) -> BTreeMap<String, usize> {
+    let mut reasons = BTreeMap::new();
+    for reason in objects.filter_map(|object| object.unreadable_reason()) {
+        *reasons.entry(reason.to_string()).or_default() += 1;
+    }
+    reasons
 }
 
 /// A line of the summary.
 struct Summary {
     resource: String,
     objects: usize,
-    unreadable: usize,
+    /// How many objects cannot be read, by reason.
+    unreadable: BTreeMap<String, usize>,
     bytes: usize,
     history: usize,
     damaged: usize,
@@ -157,10 +186,11 @@ fn print_summary(
             "{resource:<64} {:>9} {:>13} {:>9} {last:>17}",
             summary.objects, summary.bytes, summary.history
         )?;
-        for (count, problem) in [(summary.unreadable, "cannot be read"), (summary.damaged, "are damaged")] {
-            if count > 0 {
-                writeln!(out, "  {count} of its records {problem}")?;
-            }
+        if summary.damaged > 0 {
+            writeln!(out, "  {} of its records are damaged", summary.damaged)?;
+        }
+        for (reason, count) in &summary.unreadable {
+            writeln!(out, "  {count} of its objects cannot be read: {reason}")?;
         }
         (objects, bytes, history) =
             (objects + summary.objects, bytes + summary.bytes, history + summary.history);

@@ -49,7 +49,6 @@ const OTHERS: &[(&str, ValueKind)] = &[
     ("emulation-forward-compatible", Bool),
     ("enable-garbage-collector", Bool),
     ("enable-logs-handler", Bool),
-    ("encryption-provider-config-automatic-reload", Bool),
     ("endpoint-reconciler-type", Text),
     ("kubelet-read-only-port", Text),
     ("kubernetes-service-node-port", Text),
@@ -88,7 +87,6 @@ const INEFFECTIVE_RESTRICTIONS: &[(&str, &str)] = &[
 /// Security flags that are not supported here. They are refused, because ignoring them would be unsafe.
 const REFUSED: &[(&str, &str)] = &[
     ("egress-selector-config-file", "this server connects directly and would bypass the proxy"),
-    ("encryption-provider-config", "this server does not encrypt stored objects"),
     ("service-account-signing-endpoint", "this server signs tokens only with its own keys"),
 ];
 

@@ -97,6 +97,12 @@ pub struct Storage {
     /// no limit but the disk.
     #[arg(long, default_value = "0", value_parser = byte_quantity, value_name = "QUANTITY")]
     pub quota_backend_bytes: u64,
+    /// File with an EncryptionConfiguration of apiserver.config.k8s.io/v1: which resources are encrypted in storage, and how.
+    #[arg(long, value_name = "FILE")]
+    pub encryption_provider_config: Option<PathBuf>,
+    /// Use a changed --encryption-provider-config without a restart.
+    #[arg(long, action = ArgAction::Set, default_value_t = false)]
+    pub encryption_provider_config_automatic_reload: bool,
     /// Directory in which the server keeps backups of itself; none are made without it.
     #[arg(long, value_name = "DIR")]
     pub backup_dir: Option<PathBuf>,

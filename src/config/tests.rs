@@ -33,7 +33,6 @@ fn config_defaults_match_documentation() {
 #[test]
 fn unsupported_security_flags_are_refused() {
     for (flag, expected) in [
-        ("--encryption-provider-config", "does not encrypt"),
         ("--egress-selector-config-file", "directly"),
         ("--service-account-signing-endpoint", "its own keys"),
     ] {

@@ -11,7 +11,7 @@ use pilothouse_apimachinery::schema::Registry;
 use pilothouse_apimachinery::stored_type::StoredType;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_kinds as kinds;
-use pilothouse_types::object::Object;
+use pilothouse_types::object::{Object, UnreadableReason};
 use serde::Deserialize;
 
 /// CustomResourceDefinitions, which both admission and the server of custom resources read.
@@ -72,8 +72,11 @@ impl<'a> StoredObject<'a> {
         object: &'a Object,
         registry: &'a Registry,
     ) -> Result<StoredObject<'a>, ReadError> {
-        if !object.is_readable() {
-            return Err(ReadError::Whole("its record is damaged".to_owned()));
+        if let Some(reason) = object.unreadable_reason() {
+            return Err(ReadError::Whole(match reason {
+                UnreadableReason::Damaged => "its record is damaged".to_owned(),
+                UnreadableReason::Undecryptable(reason) => format!("it cannot be decrypted: {reason}"),
+            }));
         }
         let type_meta = match TypeMeta::from_canonical(&object.bytes) {
             Some(type_meta) => type_meta,
@@ -126,7 +129,8 @@ impl<'a> StoredObject<'a> {
 
 #[cfg(test)]
 mod tests {
-    use pilothouse_types::object::{Key, Revision};
+    use bytes::Bytes;
+    use pilothouse_types::object::{Draft, Key, Pairs, Revision};
 
     use super::*;
 
@@ -136,9 +140,18 @@ mod tests {
         "ValidatingAdmissionPolicy",
     );
 
+    fn draft(key: Key) -> Draft {
+        let (labels, fields) = (Pairs::default(), Pairs::default());
+        Draft { key, bytes: Bytes::from_static(b"1"), revision_offset: 0, item_offset: 0, labels, fields }
+    }
+
     fn read(json: &str) -> Result<Value, ReadError> {
         let registry = Registry::builtin().unwrap();
-        let mut object = Object::unreadable(Key::cluster("p"), Revision(1));
+        let (key, reason) = (Key::cluster("p"), UnreadableReason::Damaged);
+        let mut object = match json {
+            "" => Object::unreadable(key, Revision(1), reason),
+            _ => Object::restored(draft(key), Revision(1)).unwrap(),
+        };
         object.bytes = json.to_owned().into();
         StoredObject::new(&POLICIES, &object, &registry).and_then(|stored| stored.value())
     }

@@ -283,7 +283,7 @@ impl Call<'_> {
 
     /// 500 for a corrupt object.
     pub fn unreadable(&self, object: &Object) -> Box<Status> {
-        Status::unreadable(self.group_resource(), object.key.as_str(), object.revision.0)
+        Status::unreadable(self.group_resource(), object)
     }
 
     /// 422 for invalid fields, with the kind of the body.

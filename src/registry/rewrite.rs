@@ -95,7 +95,7 @@ mod tests {
     /// The errors of attempts of which each is preceded by another write, up to `others` of them.
     async fn attempts_among(others: usize, removes: bool) -> (usize, StoreResult<Arc<Object>>) {
         let storage = start(Box::new(Memory::new()), Options::default()).unwrap();
-        let (stores, permit) = (Stores::new(storage.directory.clone()), &Permit::none());
+        let (stores, permit) = (Stores::new(&storage), &Permit::none());
         let (store, key) = (&TypeName::new("things"), Key::cluster("a"));
         let first = stores.create(store, draft(&key), permit).await.unwrap();
         let mut made = 0;
@@ -130,7 +130,7 @@ mod tests {
     #[actix_rt::test]
     async fn object_removed_after_the_last_conflict_is_not_found() {
         let storage = start(Box::new(Memory::new()), Options::default()).unwrap();
-        let (stores, permit) = (Stores::new(storage.directory.clone()), &Permit::none());
+        let (stores, permit) = (Stores::new(&storage), &Permit::none());
         let (store, key) = (&TypeName::new("things"), Key::cluster("a"));
         let first = stores.create(store, draft(&key), permit).await.unwrap();
         let attempt = async |object: &Arc<Object>| {

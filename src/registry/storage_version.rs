@@ -38,7 +38,7 @@ fn is_storage_version(resource: &Resource, api_version: &str) -> bool {
 }
 
 /// Whether an object would be stored in another way if it were written now: then an update that changes nothing is written all
-/// the same. Whatever else can make stored bytes outdated, such as a key that they are encrypted with, belongs here.
+/// the same. Whether it is encrypted as it would be now is known by the stores.
 pub fn is_stale(resource: &Resource, object: &Object) -> bool {
     StoredDefaults::read(object).is_pending()
         || stored_api_version(object).is_some_and(|stored| !is_storage_version(resource, stored))
@@ -69,7 +69,7 @@ impl Backend {
 mod tests {
     use pilothouse_api::catalog::build::Builtin;
     use pilothouse_api::catalog::runtime_config::RuntimeConfig;
-    use pilothouse_types::object::{Draft, Key, Pairs, Revision};
+    use pilothouse_types::object::{Draft, Key, Pairs, Revision, UnreadableReason};
 
     use super::*;
 
@@ -95,7 +95,14 @@ mod tests {
         );
         assert_eq!(version(r#"{"kind":"ConfigMap","apiVersion":"v1","#).as_deref(), Some("v1"));
         assert_eq!(version("{"), None, "not that of a field");
-        assert_eq!(stored_api_version(&Object::unreadable(Key::cluster("x"), Revision(1))), None);
+        assert_eq!(
+            stored_api_version(&Object::unreadable(
+                Key::cluster("x"),
+                Revision(1),
+                UnreadableReason::Damaged
+            )),
+            None
+        );
     }
 
     #[test]
@@ -110,7 +117,7 @@ mod tests {
         assert!(is_stale(autoscalers, &stored(&head("v2beta9"), Pairs::default())));
         let pending: Pairs = [("~filled-in", "")].into_iter().collect();
         assert!(is_stale(autoscalers, &stored(&head(storage), pending)));
-        let unreadable = Object::unreadable(Key::cluster("x"), Revision(1));
+        let unreadable = Object::unreadable(Key::cluster("x"), Revision(1), UnreadableReason::Damaged);
         assert!(!is_stale(autoscalers, &unreadable), "nothing is known of it");
     }
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use actix::Addr;
 use actix::dev::ToEnvelope;
 use actix::{Handler, MailboxError, Message};
-use pilothouse_actors::directory::{Directory, Find, Release, Released, Types};
+use pilothouse_actors::directory::{Directory, Find, Release, Released, Stores as Storage, Types};
+use pilothouse_actors::encryption::Encryption;
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::write_turns::{BaseState, TakeTurn, TurnMode, WriteTurn};
@@ -15,7 +16,7 @@ use pilothouse_actors::store::{
     AdvanceRevision, Create, Get, GetSettled, OpenWatch, Position, Remove, Replace, Store, TakeSnapshot,
 };
 use pilothouse_types::error::StoreError;
-use pilothouse_types::object::{Draft, Key, Object, Revision, TypeName};
+use pilothouse_types::object::{Draft, EncryptedDraft, Key, Object, Revision, TypeName};
 use tokio::time::timeout;
 
 use crate::limits::TURN_TIMEOUT;
@@ -26,14 +27,27 @@ pub type StoreResult<T> = Result<T, StoreError>;
 /// Access to the stores. One per worker.
 pub struct Stores {
     directory: Addr<Directory>,
+    encryption: Arc<dyn Encryption>,
     /// Cached addresses. A store lives as long as the server, unless its type is removed.
     addresses: RefCell<HashMap<TypeName, Addr<Store>>>,
 }
 
 impl Stores {
-    /// Finds stores through this directory.
-    pub fn new(directory: Addr<Directory>) -> Stores {
-        Stores { directory, addresses: RefCell::default() }
+    /// Access to the stores of this storage.
+    pub fn new(storage: &Storage) -> Stores {
+        let (directory, encryption) = (storage.directory.clone(), Arc::clone(&storage.encryption));
+        Stores { directory, encryption, addresses: RefCell::default() }
+    }
+
+    /// Whether the stored form of an object has the encryption that it would get if it were written now.
+    pub fn is_encryption_current(&self, type_name: &TypeName, object: &Object) -> bool {
+        self.encryption.is_current(type_name, object)
+    }
+
+    /// The form in which the log gets a draft, if its type is encrypted at rest. Every write passes here: what cannot be encrypted
+    /// is not written.
+    fn encrypt(&self, type_name: &TypeName, draft: &Draft) -> StoreResult<Option<EncryptedDraft>> {
+        self.encryption.encrypt(type_name, draft).map_err(StoreError::NotEncrypted)
     }
 
     /// The object with this key. A corrupt object is an error: treated as an empty one, it could let pods into a
@@ -50,7 +64,8 @@ impl Stores {
         draft: Draft,
         permit: &Permit,
     ) -> StoreResult<Arc<Object>> {
-        self.send(type_name, Create { draft, permit: permit.clone() }).await
+        let encrypted = self.encrypt(type_name, &draft)?;
+        self.send(type_name, Create { draft, encrypted, permit: permit.clone() }).await
     }
 
     /// Replaces an object if its revision is still the expected one.
@@ -73,7 +88,8 @@ impl Stores {
         permit: &Permit,
         turn: Option<WriteTurn>,
     ) -> StoreResult<Arc<Object>> {
-        self.send(type_name, Replace { draft, expected, permit: permit.clone(), turn }).await
+        let encrypted = self.encrypt(type_name, &draft)?;
+        self.send(type_name, Replace { draft, encrypted, expected, permit: permit.clone(), turn }).await
     }
 
     /// Removes an object if its revision is still the expected one.
@@ -216,7 +232,7 @@ mod tests {
     #[actix_rt::test]
     async fn stores_drop_addresses_released_by_others() {
         let storage = start(Box::new(Memory::new()), Options::default()).unwrap();
-        let stores = || Stores::new(storage.directory.clone());
+        let stores = || Stores::new(&storage);
         let (mine, others) = (stores(), stores());
         let [released, remaining] = ["went", "stays"].map(TypeName::new);
         mine.snapshot(&released, &Permit::none()).await.unwrap();

@@ -11,6 +11,7 @@ mod authentication;
 mod authorization;
 mod controller_setup;
 mod custom_resources;
+mod encryption;
 mod memory;
 mod openid;
 mod reload;
@@ -38,6 +39,7 @@ use pilothouse_api::gates::{
 use pilothouse_apimachinery::features::EnabledFeatures;
 use pilothouse_apimachinery::schema::Registry;
 use pilothouse_client::upstream::pool::KeepAliveHandle;
+use pilothouse_encryption::Encryption;
 use pilothouse_kinds::validation_engines::Authority;
 use pilothouse_types::lock::Lock;
 use pilothouse_types::object::TypeName;
@@ -94,6 +96,8 @@ struct ServerParts {
     gates: FeatureGates,
     registry: Arc<Registry>,
     storage: Storage,
+    /// Encryption at rest, if it is configured.
+    encryption: Option<Arc<Encryption>>,
     /// The cluster IPs and node ports for Services.
     addresses: Addresses,
     auth: AuthSetup,
@@ -135,15 +139,12 @@ async fn parts(
     let (config, gates) = (&context.config, context.config.gates());
     let registry = Arc::new(Registry::builtin().map_err(|error| StartError::part(BUILTIN)(&error))?);
     let catalog = shared_state::catalog(config)?;
-    let metrics = Metrics::new(context.clock.now())
-        .and_then(|metrics| metrics.with_release(&config.api.release))
-        .map_err(|error| StartError::part("metrics")(&error))?;
-    let features = gates.all().map(|(name, stage, is_enabled)| (name, stage.word(), is_enabled)).collect();
-    let metrics = Arc::new(metrics.with_features(features).with_store_file(storage::file(&context.config)));
+    let metrics = metrics(context, &gates)?;
     let memory = MemoryBudgets::new(&config.limits, &context.clock)?;
     memory.observe()?;
     context.connections.set_memory_budget(memory.connections.clone());
-    let storage = storage::open(context, memory.windows.clone())?;
+    let encryption = encryption::load(context, &metrics)?;
+    let storage = storage::open(context, memory.windows.clone(), encryption.clone())?;
     let indexes = Arc::new(LiveIndexes::new(storage.directory.clone(), registry.clone()));
     let builtin =
         Builtins::new(&catalog, &context.address.to_string(), shared_state::openapi_contents(&gates));
@@ -159,6 +160,7 @@ async fn parts(
         load: &load,
         metrics: &metrics,
         memory: &memory,
+        encryption: encryption.as_deref(),
         token_metadata,
     };
     let shared = Arc::new(shared_state::shared(context, catalog, inputs).await?);
@@ -179,6 +181,7 @@ async fn parts(
         gates,
         registry,
         storage,
+        encryption,
         addresses,
         auth,
         admission,
@@ -195,6 +198,14 @@ async fn parts(
     let result = services(&parts).repair(&holdings).await;
     result.map_err(|error| StartError::part("the addresses of services")(&error))?;
     Ok(parts)
+}
+
+fn metrics(context: &StartContext, gates: &FeatureGates) -> Result<Arc<Metrics>, StartError> {
+    let metrics = Metrics::new(context.clock.now())
+        .and_then(|metrics| metrics.with_release(&context.config.api.release))
+        .map_err(|error| StartError::part("metrics")(&error))?;
+    let features = gates.all().map(|(name, stage, is_enabled)| (name, stage.word(), is_enabled)).collect();
+    Ok(Arc::new(metrics.with_features(features).with_store_file(storage::file(&context.config))))
 }
 
 /// Whether declarative or handwritten validation decides. The second gate has no effect without the first.
@@ -242,7 +253,7 @@ fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {
             clock: parts.context.clock.clone(),
             encodings: parts.memory.encodings.clone(),
         },
-        stores: Stores::new(parts.storage.directory.clone()),
+        stores: Stores::new(&parts.storage),
         committer: parts.storage.committer.clone(),
         admission: admission::chain(&parts.admission),
         clock: parts.context.clock.clone(),
@@ -320,6 +331,7 @@ impl Application for RunningServer {
                 shared: self.0.shared.clone(),
             };
             actix::spawn(reload.run());
+            encryption::follow_changes(&self.0.context, self.0.encryption.as_ref());
             if let Some(schedule) = storage::backup_schedule(&self.0.context.config) {
                 let (backups, clock) = (self.0.shared.backups.clone(), self.0.context.clock.clone());
                 actix::spawn(schedule.run(backups, clock, self.0.shared.metrics.backups.clone()));

@@ -258,9 +258,9 @@ impl EventEncoder for EventFrames {
 
     fn unreadable_frame(&self, object: &Object, is_gone: bool) -> Bytes {
         let status = if is_gone {
-            Status::unreadable_deleted(object.revision.0)
+            Status::unreadable_deleted(object)
         } else {
-            Status::unreadable(self.resource.name(), object.key.as_str(), object.revision.0)
+            Status::unreadable(self.resource.name(), object)
         };
         self.error(&status)
     }

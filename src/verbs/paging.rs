@@ -197,8 +197,7 @@ impl Page {
         if self.unreadable.is_empty() {
             return Ok(());
         }
-        let objects = self.unreadable.iter().map(|object| (object.key.as_str(), object.revision.0));
-        Err(Status::unreadable_list(resource, objects))
+        Err(Status::unreadable_list(resource, self.unreadable.iter()))
     }
 }
 

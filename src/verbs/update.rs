@@ -239,7 +239,9 @@ impl Update<'_> {
         if !mode.is_dry_run() {
             meta::drop_self_link(&mut new);
         }
-        if !is_stale(call.resource(), current) && self.is_same(current, old, &new)? {
+        let is_stale = is_stale(call.resource(), current)
+            || !backend.stores.is_encryption_current(&call.stored().store, current);
+        if !is_stale && self.is_same(current, old, &new)? {
             return Ok(Change::Unchanged);
         }
         let stored_defaults = StoredDefaults::set(&call.kind().rules.defaulting, &mut new);

@@ -1,6 +1,7 @@
-//! What is stored: formats of earlier versions, backups, full disks.
+//! What is stored: formats of earlier versions, backups, encryption, full disks.
 
 mod backup;
+mod encryption;
 mod formats;
 mod full_disk;
 

@@ -7,6 +7,7 @@ use pilothouse_types::object::Revision;
 
 use crate::archive::Archive;
 use crate::backup::BackupSource;
+use crate::encryption::Encryption;
 use crate::log_time::LogTime;
 
 use super::{Batch, Engine, EngineError, Stats, Visitor};
@@ -128,6 +129,10 @@ impl Engine for Faulty {
 
     fn settle(&mut self, now: LogTime) -> Result<(), EngineError> {
         self.inner.settle(now)
+    }
+
+    fn encryption(&self) -> Arc<dyn Encryption> {
+        self.inner.encryption()
     }
 
     fn log_time(&self) -> LogTime {

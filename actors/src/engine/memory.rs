@@ -7,6 +7,7 @@ use pilothouse_types::lock::Lock;
 use pilothouse_types::object::{Revision, TypeName};
 
 use super::{Batch, Counters, Engine, EngineError, Stats, Visitor};
+use crate::encryption::{Encryption, NoEncryption};
 use crate::engine::record::Record;
 use crate::log_time::LogTime;
 
@@ -61,6 +62,10 @@ impl Engine for Memory {
     fn settle(&mut self, now: LogTime) -> Result<(), EngineError> {
         self.0.lock().log_time = now;
         Ok(())
+    }
+
+    fn encryption(&self) -> Arc<dyn Encryption> {
+        Arc::new(NoEncryption)
     }
 
     fn log_time(&self) -> LogTime {

@@ -6,31 +6,48 @@
 //! format u8 · operation u8 · checksum u32 · checksum of the head u32 · accepted at u64 · log time u64 · superseded revision u64 · key
 //! and, if an object was written:
 //! offset of the revision u32 · offset of the item u32 · labels · fields · body
+//! or, if it is encrypted:
+//! the encrypted content
 //! ```
 //!
 //! Labels and fields are a count as u32 and that many pairs of texts: loading never parses the body. The checksum covers
 //! everything else and also the log key (type and revision), so a misplaced record is detected, too. The head, which is the
 //! first line, has a checksum of its own: damage behind it costs one object and not the store.
 //!
+//! The head of an encrypted record has a [hidden key](Key::hidden); `encryption.rs` describes the content.
+//!
 //! Records of format 2 have no log time. They count as written when the log was new: they stay in the history for the whole time
-//! that the first server of this format keeps them.
+//! that the first server of this format keeps them. Records of format 3 are never encrypted.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use pilothouse_types::clock::Timestamp;
-use pilothouse_types::object::{Draft, Key, Object, Pairs, Revision};
+use pilothouse_types::object::{Draft, Key, Object, Pairs, Revision, TypeName, UnreadableReason};
 
+use crate::encryption::{DecryptionError, Encryption};
 use crate::engine::EngineError;
 use crate::log_time::{LogTime, WriteTime};
 
 /// The format this code writes.
-const FORMAT: u8 = 3;
+const FORMAT: u8 = 4;
 /// The oldest format that it reads.
 const OLDEST_FORMAT: u8 = 2;
 const CHECKSUM_OFFSET: usize = 2;
 const CHECKSUM_END: usize = 6;
 const HEAD_OFFSET: usize = 10;
+/// What key, labels and offsets take beside the body, usually.
+const CONTENT_OVERHEAD: usize = 512;
+
+/// The operations of records.
+mod code {
+    pub(super) const CREATE: u8 = 1;
+    pub(super) const REPLACE: u8 = 2;
+    pub(super) const REMOVE: u8 = 3;
+    pub(super) const ADVANCE_REVISION: u8 = 4;
+    pub(super) const CREATE_ENCRYPTED: u8 = 5;
+    pub(super) const REPLACE_ENCRYPTED: u8 = 6;
+}
 
 /// The operation of a write.
 #[derive(Clone, Debug)]
@@ -53,9 +70,25 @@ pub struct Record {
     pub operation: Operation,
     /// When a store accepted it: its age decides how long the superseded version is kept.
     pub accepted_at: WriteTime,
+    /// What the log gets instead of the object; `None` for clear text.
+    pub encrypted: Option<EncryptedRecord>,
+}
+
+/// What is written of an encrypted object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EncryptedRecord {
+    /// Stands for its key.
+    pub hidden_key: Key,
+    /// Its content; empty if it was removed.
+    pub content: Bytes,
 }
 
 impl Record {
+    /// A record in clear text.
+    pub fn clear(operation: Operation, accepted_at: WriteTime) -> Record {
+        Record { operation, accepted_at, encrypted: None }
+    }
+
     /// The key of the object that was written; empty if none was.
     pub fn key(&self) -> &str {
         match &self.operation {
@@ -78,75 +111,218 @@ impl Record {
     /// The size that this record counts for in a batch.
     pub fn weight(&self) -> usize {
         const OVERHEAD: usize = 128;
-        match &self.operation {
-            Operation::Create(object) | Operation::Replace(object, _) => object.bytes.len() + OVERHEAD,
-            Operation::Remove(..) | Operation::AdvanceRevision(_) => OVERHEAD,
-        }
+        OVERHEAD
+            + match (&self.encrypted, &self.operation) {
+                (Some(encrypted), _) => encrypted.content.len(),
+                (None, Operation::Create(object) | Operation::Replace(object, _)) => object.bytes.len(),
+                (None, Operation::Remove(..) | Operation::AdvanceRevision(_)) => 0,
+            }
     }
 
     /// Encodes the record for its key in the log. Replaces the content of `out`.
     pub fn encode(&self, type_id: u32, revision: Revision, out: &mut Vec<u8>) {
+        let is_encrypted = self.encrypted.is_some();
         let (code, superseded, object) = match &self.operation {
-            Operation::Create(object) => (1, Revision::ZERO, Some(object)),
-            Operation::Replace(object, superseded) => (2, *superseded, Some(object)),
-            Operation::Remove(_, superseded) => (3, *superseded, None),
-            Operation::AdvanceRevision(after) => (4, *after, None),
+            Operation::Create(object) if is_encrypted => {
+                (code::CREATE_ENCRYPTED, Revision::ZERO, Some(object))
+            }
+            Operation::Create(object) => (code::CREATE, Revision::ZERO, Some(object)),
+            Operation::Replace(object, superseded) if is_encrypted => {
+                (code::REPLACE_ENCRYPTED, *superseded, Some(object))
+            }
+            Operation::Replace(object, superseded) => (code::REPLACE, *superseded, Some(object)),
+            Operation::Remove(_, superseded) => (code::REMOVE, *superseded, None),
+            Operation::AdvanceRevision(after) => (code::ADVANCE_REVISION, *after, None),
         };
         out.clear();
         out.extend_from_slice(&[FORMAT, code, 0, 0, 0, 0, 0, 0, 0, 0]);
         out.extend_from_slice(&self.accepted_at.wall.0.to_le_bytes());
         out.extend_from_slice(&self.accepted_at.log.0.to_le_bytes());
         out.extend_from_slice(&superseded.0.to_le_bytes());
-        put(out, self.key().as_bytes());
+        let key = self.encrypted.as_ref().map_or(self.key(), |encrypted| encrypted.hidden_key.as_str());
+        put(out, key.as_bytes());
         let head = head_checksum(type_id, revision, out, out.len()).to_le_bytes();
         if let Some(field) = out.get_mut(CHECKSUM_END..HEAD_OFFSET) {
             field.copy_from_slice(&head);
         }
-        if let Some(object) = object {
-            put_length(out, object.revision_offset());
-            put_length(out, object.item_offset());
-            put_pairs(out, &object.labels);
-            put_pairs(out, &object.fields);
-            put(out, &object.bytes);
+        match (object, &self.encrypted) {
+            (Some(_), Some(encrypted)) => put(out, &encrypted.content),
+            (Some(object), None) => {
+                put_offsets(out, object.revision_offset(), object.item_offset());
+                put_pairs(out, &object.labels);
+                put_pairs(out, &object.fields);
+                put(out, &object.bytes);
+            }
+            (None, _) => {}
         }
         let checksum = checksum(type_id, revision, out).to_le_bytes();
         if let Some(field) = out.get_mut(CHECKSUM_OFFSET..CHECKSUM_END) {
             field.copy_from_slice(&checksum);
         }
     }
+}
 
-    /// Decodes the record with this key in the log. If only the part behind the head is damaged, the object is
-    /// [`Object::unreadable`].
-    pub fn decode(type_id: u32, revision: Revision, bytes: &[u8]) -> Result<Record, EngineError> {
-        let damaged = |problem: &str| {
-            EngineError::Damaged(format!("the record at revision {revision} of type {type_id} {problem}"))
+/// The content of an encrypted record, before it is encrypted.
+pub fn encode_content(draft: &Draft) -> Vec<u8> {
+    let mut out = Vec::with_capacity(draft.bytes.len() + CONTENT_OVERHEAD);
+    put(&mut out, draft.key.as_str().as_bytes());
+    put_offsets(&mut out, draft.revision_offset, draft.item_offset);
+    put_pairs(&mut out, &draft.labels);
+    put_pairs(&mut out, &draft.fields);
+    put(&mut out, &draft.bytes);
+    out
+}
+
+fn parse_content(content: &[u8]) -> Option<Draft> {
+    let mut rest = Reader(content);
+    let key = Key::from_path(rest.text()?);
+    let draft = rest.draft(key)?;
+    let fits = |offset| offset <= draft.bytes.len();
+    (rest.0.is_empty() && fits(draft.revision_offset) && fits(draft.item_offset)).then_some(draft)
+}
+
+/// Decodes the records of one type.
+pub struct RecordDecoder<'a> {
+    type_id: u32,
+    type_name: &'a TypeName,
+    encryption: &'a dyn Encryption,
+    /// Why its records may not be in clear text.
+    clear: Result<(), String>,
+}
+
+impl<'a> RecordDecoder<'a> {
+    /// A decoder for the records of this type.
+    pub fn new(type_id: u32, type_name: &'a TypeName, encryption: &'a dyn Encryption) -> RecordDecoder<'a> {
+        RecordDecoder { type_id, type_name, encryption, clear: encryption.check_clear(type_name) }
+    }
+
+    /// Decodes the record at this revision. An object is [`Object::unreadable`] if only the part behind the head is damaged, or if
+    /// it cannot be decrypted.
+    pub fn decode(&self, revision: Revision, bytes: &[u8]) -> Result<Record, EngineError> {
+        let (head, content) = RecordHead::split(self.type_id, revision, bytes)?;
+        let object = || match content {
+            Some(content) => self.object(&head, revision, content),
+            None => Ok(head.unreadable(revision, UnreadableReason::Damaged)),
         };
-        let stored = bytes.get(CHECKSUM_OFFSET..CHECKSUM_END).ok_or_else(|| damaged("is cut short"))?;
-        if stored != checksum(type_id, revision, bytes).to_le_bytes() {
-            return salvage(type_id, revision, bytes).ok_or_else(|| damaged("has a wrong checksum"));
+        let operation = match head.code {
+            code::CREATE | code::CREATE_ENCRYPTED => Operation::Create(object()?),
+            code::REPLACE | code::REPLACE_ENCRYPTED => Operation::Replace(object()?, head.superseded),
+            code::REMOVE => Operation::Remove(head.key, head.superseded),
+            _ => Operation::AdvanceRevision(head.superseded),
+        };
+        Ok(Record::clear(operation, head.accepted_at))
+    }
+
+    fn object(
+        &self,
+        head: &RecordHead,
+        revision: Revision,
+        content: &[u8],
+    ) -> Result<Arc<Object>, EngineError> {
+        let object = match head.is_encrypted() {
+            true => self.decrypt(head, revision, content)?,
+            false => self.clear_object(head, revision, content),
+        };
+        object.map(Arc::new).ok_or_else(|| damaged(self.type_id, revision, "does not parse"))
+    }
+
+    fn clear_object(&self, head: &RecordHead, revision: Revision, content: &[u8]) -> Option<Object> {
+        if let Err(reason) = &self.clear {
+            return Some(head.undecryptable(revision, reason));
         }
-        let format = bytes.first().copied().unwrap_or_default();
-        if !is_known_format(format) {
-            return Err(damaged(&format!("is in the unknown format {format}")));
-        }
-        parse(revision, bytes).ok_or_else(|| damaged("does not parse"))
+        let mut rest = Reader(content);
+        let draft = rest.draft(head.key.clone())?;
+        Object::restored(draft, revision).filter(|_| rest.0.is_empty())
+    }
+
+    fn decrypt(
+        &self,
+        head: &RecordHead,
+        revision: Revision,
+        content: &[u8],
+    ) -> Result<Option<Object>, EngineError> {
+        let mut rest = Reader(content);
+        let Some(encrypted) = rest.bytes().filter(|_| rest.0.is_empty()) else { return Ok(None) };
+        let decrypted = match self.encryption.decrypt(self.type_name, &head.key, encrypted) {
+            Ok(decrypted) => decrypted,
+            Err(DecryptionError::Impossible(reason)) => {
+                return Ok(Some(head.undecryptable(revision, &reason)));
+            }
+            Err(DecryptionError::Unavailable(reason)) => {
+                return Err(EngineError::DecryptionUnavailable(reason));
+            }
+        };
+        // Not every cipher notices that its text belongs to another object, or that a wrong key has made noise of it.
+        let draft = parse_content(&decrypted.content)
+            .filter(|draft| self.encryption.hidden_key(self.type_name, &draft.key) == head.key);
+        Ok(Some(match draft {
+            Some(draft) => Object::new(draft, revision).encrypted_with(decrypted.key_id),
+            None => head.undecryptable(revision, "it was decrypted to something else than this object"),
+        }))
     }
 }
 
-fn parse(revision: Revision, bytes: &[u8]) -> Option<Record> {
-    let mut rest = Reader(bytes.get(HEAD_OFFSET..)?);
-    let record = rest.record(revision, bytes, Reader::object)?;
-    rest.0.is_empty().then_some(record)
+/// The head of a record: all that the order of a type is made of. It is never encrypted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordHead {
+    code: u8,
+    /// When a store accepted the write.
+    pub accepted_at: WriteTime,
+    /// The version that it superseded; for a revision without a change the one before it.
+    pub superseded: Revision,
+    /// The key of the object; a hidden one if the object is encrypted.
+    pub key: Key,
 }
 
-/// Decodes a record whose head is intact and whose rest is not.
-fn salvage(type_id: u32, revision: Revision, bytes: &[u8]) -> Option<Record> {
-    let mut rest = Reader(bytes.get(HEAD_OFFSET..)?);
-    let unreadable = |_: &mut Reader<'_>, key, revision| Some(Arc::new(Object::unreadable(key, revision)));
-    let record = rest.record(revision, bytes, unreadable)?;
-    let head = head_checksum(type_id, revision, bytes, bytes.len() - rest.0.len());
-    let stored = bytes.get(CHECKSUM_END..HEAD_OFFSET)?;
-    (stored == head.to_le_bytes() && bytes.first().copied().is_some_and(is_known_format)).then_some(record)
+impl RecordHead {
+    /// The head of a record, and what follows it; `None` if that is damaged.
+    pub fn split(
+        type_id: u32,
+        revision: Revision,
+        bytes: &[u8],
+    ) -> Result<(RecordHead, Option<&[u8]>), EngineError> {
+        let damaged = |problem: &str| damaged(type_id, revision, problem);
+        let stored = bytes.get(CHECKSUM_OFFSET..CHECKSUM_END).ok_or_else(|| damaged("is cut short"))?;
+        let is_whole = stored == checksum(type_id, revision, bytes).to_le_bytes();
+        let format = bytes.first().copied().unwrap_or_default();
+        if is_whole && !is_known_format(format) {
+            return Err(damaged(&format!("is in the unknown format {format}")));
+        }
+        let mut rest = Reader(bytes.get(HEAD_OFFSET..).unwrap_or_default());
+        let Some(head) = rest.head(revision, bytes).filter(|_| is_known_format(format)) else {
+            return Err(damaged(if is_whole { "does not parse" } else { "has a wrong checksum" }));
+        };
+        if is_whole {
+            let is_complete = head.has_content() || rest.0.is_empty();
+            return if is_complete { Ok((head, Some(rest.0))) } else { Err(damaged("does not parse")) };
+        }
+        let expected = head_checksum(type_id, revision, bytes, bytes.len() - rest.0.len());
+        match bytes.get(CHECKSUM_END..HEAD_OFFSET) == Some(&expected.to_le_bytes()[..]) {
+            true => Ok((head, None)),
+            false => Err(damaged("has a wrong checksum")),
+        }
+    }
+
+    /// Whether the record has an object, so that something follows the head.
+    pub fn has_content(&self) -> bool {
+        !matches!(self.code, code::REMOVE | code::ADVANCE_REVISION)
+    }
+
+    fn is_encrypted(&self) -> bool {
+        matches!(self.code, code::CREATE_ENCRYPTED | code::REPLACE_ENCRYPTED)
+    }
+
+    fn unreadable(&self, revision: Revision, reason: UnreadableReason) -> Arc<Object> {
+        Arc::new(Object::unreadable(self.key.clone(), revision, reason))
+    }
+
+    fn undecryptable(&self, revision: Revision, reason: &str) -> Object {
+        Object::unreadable(self.key.clone(), revision, UnreadableReason::Undecryptable(reason.to_owned()))
+    }
+}
+
+fn damaged(type_id: u32, revision: Revision, problem: &str) -> EngineError {
+    EngineError::Damaged(format!("the record at revision {revision} of type {type_id} {problem}"))
 }
 
 fn is_known_format(format: u8) -> bool {
@@ -192,6 +368,11 @@ fn put_pairs(out: &mut Vec<u8>, pairs: &Pairs) {
     }
 }
 
+fn put_offsets(out: &mut Vec<u8>, revision_offset: usize, item_offset: usize) {
+    put_length(out, revision_offset);
+    put_length(out, item_offset);
+}
+
 /// Reads from the front of the remaining bytes; `None` if they end too early.
 struct Reader<'a>(&'a [u8]);
 
@@ -231,155 +412,38 @@ impl<'a> Reader<'a> {
         (!is_truncated).then_some(pairs)
     }
 
-    /// The record whose head begins here; `object` reads the rest.
-    fn record(
-        &mut self,
-        revision: Revision,
-        bytes: &[u8],
-        object: impl FnOnce(&mut Reader<'a>, Key, Revision) -> Option<Arc<Object>>,
-    ) -> Option<Record> {
+    /// The head that begins here, of the record with these bytes.
+    fn head(&mut self, revision: Revision, bytes: &[u8]) -> Option<RecordHead> {
         let wall = Timestamp(self.u64()?);
         let log = if *bytes.first()? == OLDEST_FORMAT { LogTime::ZERO } else { LogTime(self.u64()?) };
         let accepted_at = WriteTime { wall, log };
-        let superseded = Revision(self.u64()?);
+        let mut superseded = Revision(self.u64()?);
         let key = Key::from_path(self.text()?);
-        let operation = match *bytes.get(1)? {
-            1 if superseded == Revision::ZERO => Operation::Create(object(self, key, revision)?),
-            2 if superseded < revision => Operation::Replace(object(self, key, revision)?, superseded),
-            3 if superseded < revision => Operation::Remove(key, superseded),
-            4 if superseded < revision && key.as_str().is_empty() => match superseded {
-                // Format 2 does not say it, because it has no gaps.
-                Revision::ZERO => Operation::AdvanceRevision(Revision(revision.0 - 1)),
-                after => Operation::AdvanceRevision(after),
-            },
-            _ => return None,
+        let code = *bytes.get(1)?;
+        let is_valid = match code {
+            code::CREATE | code::CREATE_ENCRYPTED => superseded == Revision::ZERO,
+            code::REPLACE | code::REPLACE_ENCRYPTED | code::REMOVE => superseded < revision,
+            code::ADVANCE_REVISION => superseded < revision && key.as_str().is_empty(),
+            _ => false,
         };
-        Some(Record { operation, accepted_at })
+        if code == code::ADVANCE_REVISION && superseded == Revision::ZERO {
+            // Format 2 does not say it, because it has no gaps.
+            superseded = Revision(revision.0.checked_sub(1)?);
+        }
+        is_valid.then_some(RecordHead { code, accepted_at, superseded, key })
     }
 
-    fn object(&mut self, key: Key, revision: Revision) -> Option<Arc<Object>> {
-        let draft = Draft {
+    fn draft(&mut self, key: Key) -> Option<Draft> {
+        Some(Draft {
             key,
             revision_offset: self.length()?,
             item_offset: self.length()?,
             labels: self.pairs()?,
             fields: self.pairs()?,
             bytes: Bytes::copy_from_slice(self.bytes()?),
-        };
-        Object::restored(draft, revision).map(Arc::new)
+        })
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn object(body: &str, labels: Vec<(String, String)>, revision: Revision) -> Arc<Object> {
-        let text = format!(r#"{{"kind":"K","resourceVersion":"","data":"{body}"}}"#);
-        let draft = Draft {
-            key: Key::namespaced("n", "a"),
-            revision_offset: text.find(r#"","data"#).unwrap(),
-            item_offset: 12,
-            bytes: Bytes::from(text),
-            fields: labels.iter().map(|(key, value)| (value.as_str(), key.as_str())).collect(),
-            labels: labels.into_iter().collect(),
-        };
-        Arc::new(Object::new(draft, revision))
-    }
-
-    fn records() -> impl Strategy<Value = (Record, Revision)> {
-        let labels = prop::collection::vec(("[a-z]{0,8}", "[a-z]{0,8}"), 0..4);
-        (0u8..4, "[a-z]{0,40}", labels, 3u64..u64::MAX, any::<(u64, u64)>()).prop_map(
-            |(kind, body, labels, revision, (wall, log))| {
-                let revision = Revision(revision);
-                let operation = match kind {
-                    0 => Operation::Create(object(&body, labels, revision)),
-                    1 => Operation::Replace(object(&body, labels, revision), Revision(revision.0 - 1)),
-                    2 => Operation::Remove(Key::cluster("gone"), Revision(2)),
-                    _ => Operation::AdvanceRevision(Revision(revision.0 - 1)),
-                };
-                let accepted_at = WriteTime { wall: Timestamp(wall), log: LogTime(log) };
-                (Record { operation, accepted_at }, revision)
-            },
-        )
-    }
-
-    /// Whether `read` has the head of the record and no content.
-    fn is_remnant(read: &Record, record: &Record) -> bool {
-        let is_unreadable = |object: &Arc<Object>| !object.is_readable();
-        (read.key(), read.accepted_at) == (record.key(), record.accepted_at)
-            && match (&read.operation, &record.operation) {
-                (Operation::Create(a), Operation::Create(b)) => is_unreadable(a) && a.revision == b.revision,
-                (Operation::Replace(a, x), Operation::Replace(b, y)) => {
-                    is_unreadable(a) && a.revision == b.revision && x == y
-                }
-                (Operation::Remove(_, x), Operation::Remove(_, y)) => x == y,
-                (Operation::AdvanceRevision(x), Operation::AdvanceRevision(y)) => x == y,
-                _ => false,
-            }
-    }
-
-    fn same(a: &Record, b: &Record) -> bool {
-        let objects = |a: &Arc<Object>, b: &Arc<Object>| {
-            a.key == b.key
-                && a.revision == b.revision
-                && a.bytes == b.bytes
-                && a.labels == b.labels
-                && a.fields == b.fields
-                && (a.revision_offset(), a.item_offset()) == (b.revision_offset(), b.item_offset())
-        };
-        a.accepted_at == b.accepted_at
-            && match (&a.operation, &b.operation) {
-                (Operation::Create(a), Operation::Create(b)) => objects(a, b),
-                (Operation::Replace(a, x), Operation::Replace(b, y)) => objects(a, b) && x == y,
-                (Operation::Remove(a, x), Operation::Remove(b, y)) => (a, x) == (b, y),
-                (Operation::AdvanceRevision(x), Operation::AdvanceRevision(y)) => x == y,
-                _ => false,
-            }
-    }
-
-    proptest! {
-        #[test]
-        fn record_round_trips((record, revision) in records()) {
-            let mut bytes = Vec::new();
-            record.encode(7, revision, &mut bytes);
-            prop_assert!(same(&Record::decode(7, revision, &bytes).unwrap(), &record));
-        }
-
-        #[test]
-        fn damaged_record_is_detected((record, revision) in records(), flip: prop::sample::Index, bit in 0u8..8, cut: prop::sample::Index) {
-            let mut bytes = Vec::new();
-            record.encode(7, revision, &mut bytes);
-            let whole = bytes.clone();
-            let head = HEAD_OFFSET + 8 + 8 + 8 + 4 + record.key().len();
-            let (flip, cut) = (flip.index(whole.len()), cut.index(whole.len()));
-            bytes[flip] ^= 1 << bit;
-            for (damaged, first) in [(&bytes[..], flip), (&whole[..cut], cut)] {
-                let read = Record::decode(7, revision, damaged);
-                let in_head = first < head && !(CHECKSUM_OFFSET..CHECKSUM_END).contains(&first);
-                prop_assert_eq!(read.is_err(), in_head || damaged.len() < head);
-                // Only its key and operation are left.
-                if let Ok(read) = read {
-                    prop_assert!(is_remnant(&read, &record));
-                }
-            }
-            prop_assert!(Record::decode(8, revision, &whole).is_err());
-            prop_assert!(Record::decode(7, Revision(revision.0 - 1), &whole).is_err());
-        }
-    }
-
-    #[test]
-    fn record_of_unknown_format_is_reported_as_such() {
-        let operation = Operation::Remove(Key::cluster("a"), Revision(2));
-        let record = Record { operation, accepted_at: WriteTime::default() };
-        let mut bytes = Vec::new();
-        record.encode(1, Revision(3), &mut bytes);
-        bytes[0] = FORMAT + 1;
-        let sum = checksum(1, Revision(3), &bytes).to_le_bytes();
-        bytes[CHECKSUM_OFFSET..CHECKSUM_END].copy_from_slice(&sum);
-        let error = Record::decode(1, Revision(3), &bytes).unwrap_err();
-        assert!(error.to_string().ends_with("is in the unknown format 4"), "{error}");
-    }
-}
+mod tests;

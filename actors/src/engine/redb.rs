@@ -41,7 +41,10 @@ use self::reserve::Reserve;
 use super::{Batch, Counters, Disk, Engine, EngineError, Stats, Visitor, Write};
 use crate::archive::Archive;
 use crate::backup::BackupSource;
-use crate::engine::record::Record;
+use crate::encryption::{Encryption, NoEncryption};
+#[cfg(feature = "testing")]
+use crate::engine::record::RecordHead;
+use crate::engine::record::{Record, RecordDecoder};
 use crate::limits::{
     COMPACTION_BYTES_PER_QUIET_SECOND, COMPACTION_MAX_RECORD_BYTES, COMPACTION_MIN_BYTES,
     COMPACTION_MIN_RATIO, LOG_TIME_INTERVAL, LOG_TIME_NOTED_FOR, RESERVED_BATCH_BYTES,
@@ -65,7 +68,7 @@ const FIRST_REVISION_KEY: &str = "first_revision";
 /// The key under which `about` keeps the version.
 const VERSION_KEY: &str = "version";
 /// The format that this code writes: the tables, and the records in them (`record.rs`).
-const FORMAT: u64 = 2;
+const FORMAT: u64 = 3;
 /// The oldest format that it reads and upgrades. Format 1 has older records and no table `about`.
 const OLDEST_FORMAT: u64 = 1;
 /// The file format of redb itself, which only redb can check.
@@ -91,6 +94,8 @@ pub struct Redb {
     /// Whether a crash now would require a walk over the whole file when it is opened.
     unsettled: bool,
     repaired: bool,
+    /// Reads encrypted records.
+    encryption: Arc<dyn Encryption>,
     /// A buffer for encoding records, kept so that a commit allocates nothing per record.
     scratch: Vec<u8>,
 }
@@ -111,12 +116,19 @@ impl Redb {
             newest: LogTime::ZERO,
             unsettled: repaired,
             repaired,
+            encryption: Arc::new(NoEncryption),
             scratch: Vec::new(),
         };
         catch_panic(|| engine.prepare_format())?;
         catch_panic(|| engine.read_counters())?;
         engine.restore_reserve();
         Ok(engine)
+    }
+
+    /// Decrypts records with this.
+    #[must_use]
+    pub fn with_encryption(self, encryption: Arc<dyn Encryption>) -> Redb {
+        Redb { encryption, ..self }
     }
 
     /// Creates the tables of a new file, and upgrades an older one.
@@ -200,7 +212,7 @@ impl Redb {
         let mut types: Vec<(u32, &TypeName)> = self.ids.iter().map(|(name, id)| (*id, name)).collect();
         types.sort_unstable();
         let mut types = types.into_iter().peekable();
-        let mut current = None;
+        let mut current: Option<(u32, RecordDecoder<'_>)> = None;
         let (mut records, mut record_bytes) = (0, 0);
         let transaction = self.database.begin_read().map_err(|error| self.fault(error))?;
         let log = transaction.open_table(LOG).map_err(|error| self.fault(error))?;
@@ -208,14 +220,14 @@ impl Redb {
             let (place, bytes) = entry.map_err(|error| self.fault(error))?;
             let (id, revision) = place.value();
             while let Some((next, name)) = types.next_if(|(next, _)| *next <= id) {
-                current = Some(next);
+                current = Some((next, RecordDecoder::new(next, name, &*self.encryption)));
                 visitor.begin_type(name.clone(), self.last(name))?;
             }
-            if current != Some(id) {
+            let Some((_, decoder)) = current.as_ref().filter(|(current, _)| *current == id) else {
                 return Err(EngineError::Damaged(format!("the log has a record of the unknown type {id}")));
-            }
+            };
             let revision = Revision(revision);
-            visitor.record(revision, Record::decode(id, revision, bytes.value())?)?;
+            visitor.record(revision, self.decode_patiently(decoder, revision, bytes.value())?)?;
             records += 1;
             record_bytes += bytes.value().len() as u64;
         }
@@ -230,6 +242,21 @@ impl Redb {
             )));
         }
         Ok(record_bytes)
+    }
+
+    /// Decodes a record, and waits for the service that has its key if need be: without its objects a server could not start.
+    fn decode_patiently(
+        &self,
+        decoder: &RecordDecoder<'_>,
+        revision: Revision,
+        bytes: &[u8],
+    ) -> Result<Record, EngineError> {
+        loop {
+            match decoder.decode(revision, bytes) {
+                Err(EngineError::DecryptionUnavailable(reason)) => self.encryption.wait(&reason),
+                decoded => return decoded,
+            }
+        }
     }
 
     /// Opens the file again after the disk was full, and returns whether the batch was written nevertheless.
@@ -353,8 +380,8 @@ impl Redb {
             for entry in all {
                 let (place, bytes) = entry.map_err(|error| self.fault(error))?;
                 let (_, revision) = place.value();
-                let record = Record::decode(id, Revision(revision), bytes.value())?;
-                if record.key() == key {
+                let (head, _) = RecordHead::split(id, Revision(revision), bytes.value())?;
+                if head.key.as_str() == key {
                     newest = Some((revision, bytes.value().to_vec()));
                 }
             }
@@ -419,11 +446,16 @@ impl Engine for Redb {
     }
 
     fn archive(&self) -> Option<Arc<dyn Archive>> {
-        Some(Arc::new(Reader::new(self.path.clone(), self.database.readable())))
+        let encryption = Arc::clone(&self.encryption);
+        Some(Arc::new(Reader::new(self.path.clone(), self.database.readable(), encryption)))
     }
 
     fn backup_source(&self) -> Option<Arc<dyn BackupSource>> {
         Some(Arc::new(Source::new(self.path.clone(), self.database.readable())))
+    }
+
+    fn encryption(&self) -> Arc<dyn Encryption> {
+        Arc::clone(&self.encryption)
     }
 
     fn first_revision(&self) -> Revision {
@@ -474,7 +506,7 @@ mod tests {
                     fields: Pairs::default(),
                 };
                 let operation = Operation::Create(Arc::new(Object::new(draft, Revision(revision))));
-                let record = Record { operation, accepted_at: WriteTime::default() };
+                let record = Record::clear(operation, WriteTime::default());
                 Write { type_name: pods.clone(), revision: Revision(revision), record }
             });
             engine.commit(&Batch { writes: writes.collect(), trims: Vec::new() }).unwrap();

@@ -7,7 +7,7 @@ use std::cell::Cell;
 
 use bytes::Bytes;
 use futures::FutureExt;
-use pilothouse_types::object::{Draft, Key, Pairs, Variant};
+use pilothouse_types::object::{Draft, Key, Pairs, UnreadableReason, Variant};
 
 use super::*;
 use crate::event::Change;
@@ -207,8 +207,9 @@ async fn watch_sends_initial_objects_then_announced_events() {
 
 #[actix::test]
 async fn watch_ends_at_unreadable_object() {
-    let damaged =
-        |namespace: &str| Arc::new(Object::unreadable(Key::namespaced(namespace, "b"), Revision(1)));
+    let damaged = |namespace: &str| {
+        Arc::new(Object::unreadable(Key::namespaced(namespace, "b"), Revision(1), UnreadableReason::Damaged))
+    };
     let initial = [object("n", "a", 1), damaged("elsewhere"), damaged("n"), object("n", "c", 1)];
     let mut first = run(Watch { initial: Box::new(initial.into_iter()), ..watch(&window(), &words(0)) });
     assert_eq!(first.turn(), Next::Stop);

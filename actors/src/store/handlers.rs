@@ -18,7 +18,7 @@ use super::messages::{
     AdvanceRevision, Create, Expire, Get, GetSettled, ObjectResult, OpenWatch, Position, Remove, Replace,
     Retire, Retired, Stop, TakeSnapshot,
 };
-use super::writes::{Responder, WriteCommand};
+use super::writes::{NewObject, Responder, WriteCommand};
 
 /// Waits for the reply of a request that the store has accepted.
 fn wait_for_reply<T: Send + 'static>(
@@ -30,8 +30,9 @@ fn wait_for_reply<T: Send + 'static>(
 impl Handler<Create> for Store {
     type Result = ResponseFuture<ObjectResult>;
 
-    fn handle(&mut self, Create { draft, permit }: Create, _: &mut Self::Context) -> Self::Result {
-        wait_for_reply(self.submit(WriteCommand::Create(draft), permit))
+    fn handle(&mut self, command: Create, _: &mut Self::Context) -> Self::Result {
+        let Create { draft, encrypted, permit } = command;
+        wait_for_reply(self.submit(WriteCommand::Create(NewObject { draft, encrypted }), permit))
     }
 }
 
@@ -39,8 +40,8 @@ impl Handler<Replace> for Store {
     type Result = ResponseFuture<ObjectResult>;
 
     fn handle(&mut self, command: Replace, _: &mut Self::Context) -> Self::Result {
-        let Replace { draft, expected, permit, turn } = command;
-        let receiver = self.submit(WriteCommand::Replace(draft, expected), permit);
+        let Replace { draft, encrypted, expected, permit, turn } = command;
+        let receiver = self.submit(WriteCommand::Replace(NewObject { draft, encrypted }, expected), permit);
         drop(turn);
         wait_for_reply(receiver)
     }
@@ -59,7 +60,7 @@ impl Handler<Get> for Store {
     type Result = ObjectResult;
 
     fn handle(&mut self, command: Get, _: &mut Self::Context) -> Self::Result {
-        self.snapshot.get(command.key.as_str()).cloned().ok_or(StoreError::NotFound)
+        self.lookup(&command.key).ok_or(StoreError::NotFound)
     }
 }
 
@@ -96,7 +97,7 @@ impl Handler<GetSettled> for Store {
                 reader.answer(Err(StoreError::NoSpace));
             }
             Some(entry) => entry.queue.push_reader(entry.last, reader),
-            None => reader.answer(Ok(self.snapshot.get(key.as_str()).cloned())),
+            None => reader.answer(Ok(self.lookup(&key))),
         }
         wait_for_reply(receiver)
     }

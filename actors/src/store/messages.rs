@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use actix::Message;
 use pilothouse_types::error::StoreError;
-use pilothouse_types::object::{Draft, Key, Object, Revision};
+use pilothouse_types::object::{Draft, EncryptedDraft, Key, Object, Revision};
 
 use crate::log_time::LogTime;
 use crate::permit::Permit;
@@ -24,6 +24,8 @@ pub type ObjectResult = Result<Arc<Object>, StoreError>;
 pub struct Create {
     /// The object.
     pub draft: Draft,
+    /// What is written to the log instead, if the resource is encrypted at rest.
+    pub encrypted: Option<EncryptedDraft>,
     /// The seat of the request.
     pub permit: Permit,
 }
@@ -35,6 +37,8 @@ pub struct Create {
 pub struct Replace {
     /// The object.
     pub draft: Draft,
+    /// What is written to the log instead, if the resource is encrypted at rest.
+    pub encrypted: Option<EncryptedDraft>,
     /// The version it was made from.
     pub expected: Revision,
     /// The seat of the request.

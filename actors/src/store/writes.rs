@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pilothouse_types::error::StoreError;
-use pilothouse_types::object::{Draft, Key, Object, Revision};
+use pilothouse_types::object::{Draft, EncryptedDraft, Key, Object, Revision};
 use tokio::sync::oneshot;
 
 use crate::event::Event;
@@ -14,15 +14,22 @@ use crate::write_limiter::WriteSlot;
 
 /// The command of a writer.
 pub(super) enum WriteCommand {
-    Create(Draft),
-    Replace(Draft, Revision),
+    Create(NewObject),
+    Replace(NewObject, Revision),
     Remove(Key, Revision),
+}
+
+/// What is to be stored.
+pub(super) struct NewObject {
+    pub(super) draft: Draft,
+    /// What the log gets instead, if the resource is encrypted.
+    pub(super) encrypted: Option<EncryptedDraft>,
 }
 
 impl WriteCommand {
     pub(super) fn key(&self) -> &Key {
         match self {
-            WriteCommand::Create(draft) | WriteCommand::Replace(draft, _) => &draft.key,
+            WriteCommand::Create(new) | WriteCommand::Replace(new, _) => &new.draft.key,
             WriteCommand::Remove(key, _) => key,
         }
     }
@@ -35,7 +42,10 @@ impl WriteCommand {
             (WriteCommand::Replace(..) | WriteCommand::Remove(..), None) => Err(StoreError::NotFound),
             (WriteCommand::Replace(_, expected) | WriteCommand::Remove(_, expected), Some(current)) => {
                 let current = Arc::clone(current);
-                if current.revision == *expected {
+                if current.key != *self.key() {
+                    // It cannot be decrypted: nobody can say what this would replace.
+                    Err(StoreError::Unreadable(current))
+                } else if current.revision == *expected {
                     Ok(Some(current))
                 } else {
                     Err(StoreError::Conflict(current))
@@ -46,7 +56,7 @@ impl WriteCommand {
 
     pub(super) fn bytes(&self) -> usize {
         match self {
-            WriteCommand::Create(draft) | WriteCommand::Replace(draft, _) => draft.bytes.len(),
+            WriteCommand::Create(new) | WriteCommand::Replace(new, _) => new.draft.bytes.len(),
             WriteCommand::Remove(..) => 0,
         }
     }

@@ -1,17 +1,20 @@
 //! Objects and requests of these tests.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::Addr;
 use bytes::Bytes;
 use pilothouse_actors::directory::{Find, Options, Stores, start};
+use pilothouse_actors::encryption::Encryption as _;
 use pilothouse_actors::engine::Engine;
+use pilothouse_actors::engine::masking::MaskingEncryption;
 use pilothouse_actors::event::Event;
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::{Create, ObjectResult, OpenWatch, Position, Remove, Replace, Store};
 use pilothouse_actors::window::Read;
-use pilothouse_types::object::{Draft, Key, Object, Pairs, Revision, TypeName};
+use pilothouse_types::object::{Draft, EncryptedDraft, Key, Object, Pairs, Revision, TypeName};
 
 /// An object whose bytes hold a body that tests recognise.
 pub fn draft(key: &str, body: &str) -> Draft {
@@ -50,15 +53,32 @@ pub async fn find(stores: &Stores, type_name: &str) -> Addr<Store> {
     stores.directory.send(Find { type_name: TypeName::new(type_name) }).await.unwrap().unwrap()
 }
 
+thread_local! {
+    /// What encrypts the writes of the running test.
+    static ENCRYPTION: RefCell<Option<Arc<MaskingEncryption>>> = const { RefCell::new(None) };
+}
+
+/// Encrypts all writes of this test from now on.
+pub fn encrypt_writes(encryption: Arc<MaskingEncryption>) {
+    ENCRYPTION.set(Some(encryption));
+}
+
+fn encrypted(draft: &Draft) -> Option<EncryptedDraft> {
+    let encryption = ENCRYPTION.with_borrow(Clone::clone)?;
+    // It does not depend on the type.
+    encryption.encrypt(&TypeName::new(""), draft).unwrap()
+}
+
 pub async fn create(store: &Addr<Store>, key: &str, body: &str) -> ObjectResult {
-    store.send(Create { draft: draft(key, body), permit: Permit::none() }).await.unwrap()
+    let draft = draft(key, body);
+    let encrypted = encrypted(&draft);
+    store.send(Create { draft, encrypted, permit: Permit::none() }).await.unwrap()
 }
 
 pub async fn replace(store: &Addr<Store>, key: &str, body: &str, expected: Revision) -> ObjectResult {
-    store
-        .send(Replace { draft: draft(key, body), expected, permit: Permit::none(), turn: None })
-        .await
-        .unwrap()
+    let draft = draft(key, body);
+    let encrypted = encrypted(&draft);
+    store.send(Replace { draft, encrypted, expected, permit: Permit::none(), turn: None }).await.unwrap()
 }
 
 pub async fn remove(store: &Addr<Store>, key: &str, expected: Revision) -> ObjectResult {

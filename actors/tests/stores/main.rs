@@ -4,5 +4,6 @@
 
 mod common;
 mod delivery;
+mod encrypted;
 mod failure;
 mod model;

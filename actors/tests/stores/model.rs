@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use actix::{Actor, Context, Handler};
@@ -10,6 +12,7 @@ use pilothouse_actors::committer::{Check, Tidy};
 use pilothouse_actors::directory::{Options, Stop, Stores, Types};
 use pilothouse_actors::engine::Engine;
 use pilothouse_actors::engine::faulty::{Fault, Faults, Faulty};
+use pilothouse_actors::engine::masking::MaskingEncryption;
 use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::engine::redb::Redb;
 use pilothouse_actors::event::Change;
@@ -428,6 +431,19 @@ proptest! {
     fn redb_engine_matches_model(steps in steps()) {
         let folder = tempfile::tempdir().unwrap();
         run_steps(redb(folder.path().join("log.redb")), WINDOW_BYTES, steps);
+    }
+
+    /// Every start turns encryption off or on for the writes that follow.
+    #[test]
+    fn encrypted_log_matches_model(steps in steps(), window in prop_oneof![Just(2_000), Just(WINDOW_BYTES)]) {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, encryption) = (folder.path().join("log.redb"), Arc::new(MaskingEncryption::default()));
+        encrypt_writes(encryption.clone());
+        let open = move || -> Box<dyn Engine> {
+            encryption.is_off.fetch_xor(true, Ordering::Relaxed);
+            Box::new(Redb::open(&path).unwrap().with_encryption(encryption.clone()))
+        };
+        run_steps(Box::new(open), window, steps);
     }
 
     /// The window holds two or three events; the rest of the history is read from the log.

@@ -36,6 +36,8 @@ gates! {
     DECLARATIVE_VALIDATION = "DeclarativeValidation";
     /// Where both validate, the rules of the schema decide.
     DECLARATIVE_VALIDATION_TAKEOVER = "DeclarativeValidationTakeover";
+    /// The first version of the protocol of KMS plugins may be configured.
+    KMS_V1 = "KMSv1";
     /// Nodes may read the service accounts of their pods.
     KUBELET_SERVICE_ACCOUNT_TOKEN_FOR_CREDENTIAL_PROVIDERS = "KubeletServiceAccountTokenForCredentialProviders";
     /// Policies of the cluster may change objects.

@@ -511,9 +511,8 @@ impl Status {
             StoreError::NotFound => Status::not_found(resource, name),
             StoreError::Exists => Status::already_exists(resource, name),
             StoreError::Conflict(_) => Status::stale(resource, name),
-            StoreError::Unreadable(object) => {
-                Status::unreadable(resource, object.key.as_str(), object.revision.0)
-            }
+            StoreError::Unreadable(object) => Status::unreadable(resource, object),
+            StoreError::NotEncrypted(reason) => Status::internal(reason.clone()),
             StoreError::TooLarge => Status::too_large("Request entity too large: limit is 3145728"),
             StoreError::NoSpace => Status::no_space(),
             StoreError::Busy => Status::too_many_requests("too many requests, please try again later", 1),

@@ -13,6 +13,7 @@ use pilothouse_types::lock::Lock;
 use crate::configuration::Configuration;
 use crate::error::{DecryptError, EncryptError, join};
 use crate::health::HealthCheck;
+use crate::key_id::WriteKey;
 use crate::kms::Plugin;
 use crate::limits::{RELOAD_PROBE_PAUSE, RELOAD_PROBE_TIMEOUT};
 use crate::observer::{NoObserver, Observer, hexadecimal};
@@ -232,6 +233,11 @@ impl ResourceEncryption {
     /// Whether the configuration has an entry for the resource. Without one its objects are stored as they are.
     pub fn has_entry(&self) -> bool {
         self.current.load().has_entry(&self.names)
+    }
+
+    /// What values are encrypted with now.
+    pub fn write_key(&self) -> WriteKey {
+        self.current.load().write_key(&self.names)
     }
 
     /// Encrypts a value with the first provider. `context` is the path of the object. Never waits.

@@ -26,7 +26,7 @@ pub(crate) use failure::KmsFailure;
 pub(crate) use plugin::{Plugin, PluginSettings};
 pub(crate) use runtime::KmsRuntime;
 pub(crate) use v1::KmsV1;
-pub(crate) use v2::KmsV2;
+pub(crate) use v2::{KmsV2, encrypted_object};
 
 #[cfg(test)]
 mod tests;

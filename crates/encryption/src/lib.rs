@@ -18,6 +18,7 @@ pub mod configuration;
 mod encryption;
 mod error;
 mod health;
+mod key_id;
 pub mod kms;
 pub mod limits;
 pub mod observer;
@@ -33,6 +34,8 @@ pub use encryption::{
 };
 pub use error::{Attempt, DecryptError, EncryptError};
 pub use health::HealthCheck;
-pub use observer::{Direction, NoObserver, Observer, Transformation};
+pub use key_id::WriteKey;
+pub use observer::{Direction, NoObserver, OK, Observer, Transformation};
+pub use providers::key_id_of_value;
 pub use secret_key::SecretKey;
 pub use transformers::{Decrypted, ResourceTransformer, Transformers};

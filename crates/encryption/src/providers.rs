@@ -1,13 +1,20 @@
 //! The providers of a configuration: each has a prefix, and encrypts and decrypts what follows it.
 
+use pilothouse_types::object::EncryptionKeyId;
+
 use crate::ciphers::{AesCbc, AesGcm, CipherError, Secretbox};
 use crate::configuration::NamedKey;
 use crate::error::{Attempt, EncryptError};
-use crate::kms::{KmsFailure, Plugin};
+use crate::key_id::{WriteKey, key_id};
+use crate::kms::{KmsFailure, Plugin, encrypted_object};
 use crate::observer::{NO_GRPC_STATUS, OK};
 
 /// What all encrypted values begin with. No object does: JSON begins with a brace, Protobuf with `k8s` and a zero byte.
 pub const ENCRYPTED_PREFIX: &[u8] = b"k8s:enc:";
+/// What the values of KMS v2 plugins begin with.
+const KMS_V2_PREFIX: &[u8] = b"k8s:enc:kms:v2:";
+/// Magic word, mark, provider, version, and the name of the key or of the plugin.
+const PREFIX_PARTS: usize = 5;
 
 /// A provider.
 pub enum Provider {
@@ -44,6 +51,18 @@ impl Provider {
             Provider::Keyed(provider) => provider.keys.first().map(|key| key.prefix.as_str()),
             _ => None,
         }
+    }
+
+    /// What values are encrypted with now.
+    pub fn write_key_id(&self) -> WriteKey {
+        let key_id = match self {
+            Provider::Identity => return WriteKey::Clear,
+            Provider::Kms(Plugin::V2(provider)) => provider.write_key_id(),
+            Provider::Keyed(_) | Provider::Kms(Plugin::V1(_)) => key_id_of_value(
+                format!("{}{}", self.prefix(), self.write_key().unwrap_or_default()).as_bytes(),
+            ),
+        };
+        key_id.map_or(WriteKey::Unknown, WriteKey::Key)
     }
 
     /// Appends the encrypted value to `out`, without the prefix.
@@ -83,6 +102,24 @@ impl Provider {
             }]),
         }
     }
+}
+
+/// What has encrypted a stored value; `None` if it is in clear text.
+pub fn key_id_of_value(stored: &[u8]) -> Option<EncryptionKeyId> {
+    stored.strip_prefix(ENCRYPTED_PREFIX)?;
+    let (prefix, data) = stored.split_at_checked(prefix_length(stored))?;
+    // Only objects of KMS v2 plugins name the key of the plugin. Those of other providers name theirs in the prefix.
+    let is_kms_v2 = prefix.starts_with(KMS_V2_PREFIX);
+    match is_kms_v2.then(|| encrypted_object::decode(data)) {
+        Some(Ok(object)) => Some(key_id(prefix, &object.key_id, object.encrypted_dek_source_type)),
+        Some(Err(_)) | None => Some(key_id(prefix, "", 0)),
+    }
+}
+
+/// The length of the parts that end with a colon.
+fn prefix_length(stored: &[u8]) -> usize {
+    let colons = stored.iter().enumerate().filter(|(_, byte)| **byte == b':');
+    colons.map(|(index, _)| index + 1).nth(PREFIX_PARTS - 1).unwrap_or(stored.len())
 }
 
 /// The algorithm of a provider with keys of its own.
@@ -236,5 +273,27 @@ impl KeyCipher {
             Cipher::AesGcm(cipher) => cipher.decrypt(data, context),
             Cipher::Secretbox(cipher) => cipher.decrypt(data),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_different_keys_have_different_ids() {
+        let values: [&[u8]; 5] = [
+            b"k8s:enc:aescbc:v1:one:xyz",
+            b"k8s:enc:aescbc:v1:two:xyz",
+            b"k8s:enc:aesgcm:v1:one:xyz",
+            b"k8s:enc:kms:v1:one:xyz",
+            b"k8s:enc:kms:v2:one:",
+        ];
+        let ids: Vec<_> = values.iter().map(|value| key_id_of_value(value).unwrap()).collect();
+        for (index, id) in ids.iter().enumerate() {
+            assert!(!ids[..index].contains(id), "{index}");
+        }
+        assert_eq!(key_id_of_value(b"k8s:enc:aescbc:v1:one:other data"), Some(ids[0]));
+        assert_eq!(key_id_of_value(b"{\"kind\":\"k8s:enc:\"}"), None);
     }
 }

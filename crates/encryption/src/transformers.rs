@@ -11,6 +11,7 @@ use crate::configuration::{
     Configuration, GroupResource, KmsConfiguration, KmsVersion, ProviderConfiguration, ResourceProviders,
 };
 use crate::error::{DecryptError, EncryptError};
+use crate::key_id::WriteKey;
 use crate::kms::{KmsRuntime, KmsV1, KmsV2, Plugin, PluginSettings};
 use crate::limits::UNKNOWN_PREFIX_BYTES;
 use crate::observer::{Direction, NO_GRPC_STATUS, OK, Observer, Transformation};
@@ -106,6 +107,16 @@ impl Transformers {
             ))),
             None => Ok(Decrypted { bytes: Cow::Borrowed(stored), is_stale: false }),
             Some(chain) => self.call(chain, &names.exact).decrypt(stored, context),
+        }
+    }
+
+    /// What values of a resource are encrypted with now.
+    pub(crate) fn write_key(&self, names: &ResourceNames) -> WriteKey {
+        let provider = self.chain(names).map(|chain| chain.providers.first());
+        match provider {
+            None => WriteKey::Clear,
+            Some(Some(provider)) => provider.write_key_id(),
+            Some(None) => WriteKey::Unknown,
         }
     }
 

@@ -25,6 +25,9 @@ pub enum StoreError {
     /// The store has no space left. Nothing was written; deletions still work.
     #[error("the store has no space left")]
     NoSpace,
+    /// The resource is encrypted at rest, and the object cannot be encrypted. Nothing was written.
+    #[error("the object cannot be encrypted: {0}")]
+    NotEncrypted(String),
     /// A queue is full. The same command may succeed a moment later.
     #[error("too many writes are waiting")]
     Busy,

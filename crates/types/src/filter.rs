@@ -126,8 +126,10 @@ impl Filter {
 
     /// Whether an object with this key can match at all.
     pub fn matches_key(&self, key: &Key) -> bool {
-        self.namespace.as_deref().is_none_or(|namespace| key.is_in(namespace))
-            && self.name.as_deref().is_none_or(|name| name == key.name())
+        let is_named = self.namespace.as_deref().is_none_or(|namespace| key.is_in(namespace))
+            && self.name.as_deref().is_none_or(|name| name == key.name());
+        // A hidden key may be any.
+        is_named || key.is_hidden()
     }
 }
 

@@ -17,4 +17,5 @@ pub mod limits;
 pub mod lock;
 pub mod memory;
 pub mod object;
+pub mod stored_form;
 pub mod user_shares;

@@ -1,6 +1,7 @@
 //! The stored unit: a key, a revision, and the canonical bytes of one version of an object.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use bytes::{Bytes, BytesMut};
@@ -9,6 +10,9 @@ use crate::frame::{Frame, LargeFrame};
 use crate::limits::MAX_CACHED_VARIANTS;
 use crate::lock::Lock;
 use crate::memory::{MemoryBudget, OutOfMemory, reserved_bytes};
+use crate::stored_form::StoredForm;
+
+pub use crate::stored_form::{EncryptedDraft, EncryptionKeyId, UnreadableReason};
 
 /// The position of a change in the history of one type. Comparable only within that type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,6 +58,13 @@ impl fmt::Display for TypeName {
     }
 }
 
+/// What a hidden key begins with. Real keys begin with a namespace or a name, and neither contains a slash.
+const HIDDEN_KEY_MARK: &str = "/";
+/// The end of the range of hidden keys: what follows the slash.
+const HIDDEN_KEYS_END: &str = "0";
+/// The length of the hash in a hidden key: enough that two keys of a type never have the same.
+pub const HIDDEN_KEY_BYTES: usize = 16;
+
 /// The identity of an object within its type: `namespace/name`, or just the name for cluster-scoped types. Keys sort by their
 /// bytes, which is the order of lists.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,6 +88,26 @@ impl Key {
     /// Takes a key as it was stored.
     pub fn from_path(path: &str) -> Key {
         Key(path.into())
+    }
+
+    /// All hidden keys, and nothing else.
+    pub const HIDDEN: Range<&str> = HIDDEN_KEY_MARK..HIDDEN_KEYS_END;
+
+    /// Stands for the key of an encrypted object that cannot be decrypted: `hash` is computed from the real key.
+    pub fn hidden(hash: &[u8; HIDDEN_KEY_BYTES]) -> Key {
+        let mut path = String::with_capacity(HIDDEN_KEY_MARK.len() + 2 * HIDDEN_KEY_BYTES);
+        path.push_str(HIDDEN_KEY_MARK);
+        for byte in hash {
+            path.extend(
+                [byte >> 4, byte & 15].map(|digit| char::from_digit(digit.into(), 16).unwrap_or('0')),
+            );
+        }
+        Key(path.into())
+    }
+
+    /// Whether it stands for a key that is not known: it may be in any namespace and have any name.
+    pub fn is_hidden(&self) -> bool {
+        self.0.starts_with(HIDDEN_KEY_MARK)
     }
 
     /// The whole key.
@@ -175,8 +206,10 @@ pub struct Object {
     pub labels: Pairs,
     /// The fields that selectors see, besides name and namespace.
     pub fields: Pairs,
-    revision_offset: usize,
-    item_offset: usize,
+    // Objects are many: their offsets take four bytes each.
+    revision_offset: u32,
+    item_offset: u32,
+    stored_form: StoredForm,
     variants: Lock<Vec<(Variant, Form)>>,
 }
 
@@ -214,14 +247,15 @@ impl Object {
             bytes,
             labels: draft.labels,
             fields: draft.fields,
-            revision_offset: draft.revision_offset,
-            item_offset: draft.item_offset,
+            revision_offset: offset(draft.revision_offset),
+            item_offset: offset(draft.item_offset),
+            stored_form: StoredForm::Clear,
             variants: Lock::default(),
         }
     }
 
-    /// An object whose record is corrupt: only its key and revision are known. It has no bytes, labels or fields.
-    pub fn unreadable(key: Key, revision: Revision) -> Object {
+    /// An object of which only the key and the revision are known. It has no bytes, labels or fields.
+    pub fn unreadable(key: Key, revision: Revision, reason: UnreadableReason) -> Object {
         Object {
             key,
             revision,
@@ -230,29 +264,53 @@ impl Object {
             fields: Pairs::default(),
             revision_offset: 0,
             item_offset: 0,
+            stored_form: StoredForm::Unreadable(Box::new(reason)),
             variants: Lock::default(),
         }
     }
 
-    /// Whether the record is intact: see [`Object::unreadable`].
+    /// The same object, stored in encrypted form.
+    #[must_use]
+    pub fn encrypted_with(self, key_id: EncryptionKeyId) -> Object {
+        Object { stored_form: StoredForm::Encrypted(key_id), ..self }
+    }
+
+    /// What encrypted the stored form; `None` if it is in clear text or cannot be read.
+    pub fn encryption_key_id(&self) -> Option<EncryptionKeyId> {
+        match self.stored_form {
+            StoredForm::Encrypted(key_id) => Some(key_id),
+            StoredForm::Clear | StoredForm::Unreadable(_) => None,
+        }
+    }
+
+    /// Why the object cannot be read, if so.
+    pub fn unreadable_reason(&self) -> Option<&UnreadableReason> {
+        match &self.stored_form {
+            StoredForm::Unreadable(reason) => Some(reason),
+            StoredForm::Clear | StoredForm::Encrypted(_) => None,
+        }
+    }
+
+    /// Whether its content is known: see [`Object::unreadable`].
     pub fn is_readable(&self) -> bool {
-        !self.bytes.is_empty()
+        self.unreadable_reason().is_none()
     }
 
     /// The same state at another revision: the object of a deletion event.
     pub fn at_revision(&self, revision: Revision) -> Object {
-        if !self.is_readable() {
-            return Object::unreadable(self.key.clone(), revision);
+        if let Some(reason) = self.unreadable_reason() {
+            return Object::unreadable(self.key.clone(), revision, reason.clone());
         }
         let digits = itoa::Buffer::new().format(self.revision.0).len();
         Object {
             key: self.key.clone(),
             revision,
-            bytes: splice(&self.bytes, self.revision_offset, digits, revision),
+            bytes: splice(&self.bytes, self.revision_offset(), digits, revision),
             labels: self.labels.clone(),
             fields: self.fields.clone(),
             revision_offset: self.revision_offset,
             item_offset: self.item_offset,
+            stored_form: self.stored_form.clone(),
             variants: Lock::default(),
         }
     }
@@ -272,25 +330,26 @@ impl Object {
             bytes: draft.bytes,
             labels: draft.labels,
             fields: draft.fields,
-            revision_offset: draft.revision_offset,
-            item_offset: draft.item_offset,
+            revision_offset: offset(draft.revision_offset),
+            item_offset: offset(draft.item_offset),
+            stored_form: StoredForm::Clear,
             variants: Lock::default(),
         })
     }
 
     /// The offset of the revision's digits in the bytes.
     pub fn revision_offset(&self) -> usize {
-        self.revision_offset
+        self.revision_offset as usize
     }
 
     /// The offset of the fields after kind and apiVersion.
     pub fn item_offset(&self) -> usize {
-        self.item_offset
+        self.item_offset as usize
     }
 
     /// The bytes after the opening brace when this object is an item of a list of its kind.
     pub fn item(&self) -> Bytes {
-        self.bytes.slice(self.item_offset.min(self.bytes.len())..)
+        self.bytes.slice(self.item_offset().min(self.bytes.len())..)
     }
 
     /// The bytes in another encoding or version, made by `make` on first use and cached. Few variants are cached per object, so
@@ -362,6 +421,11 @@ impl fmt::Debug for Object {
     }
 }
 
+/// Stores refuse objects long before their offsets exceed four bytes.
+fn offset(offset: usize) -> u32 {
+    u32::try_from(offset).unwrap_or(u32::MAX)
+}
+
 fn splice(bytes: &Bytes, offset: usize, old_digits: usize, revision: Revision) -> Bytes {
     let mut digits = itoa::Buffer::new();
     let digits = digits.format(revision.0).as_bytes();
@@ -413,9 +477,36 @@ mod tests {
 
     #[test]
     fn unreadable_object_stays_unreadable_at_another_revision() {
-        let deleted = Object::unreadable(Key::cluster("a"), Revision(2)).at_revision(Revision(3));
+        let reason = UnreadableReason::Undecryptable("no key".to_owned());
+        let object = Object::unreadable(Key::cluster("a"), Revision(2), reason.clone());
+        let deleted = object.at_revision(Revision(3));
         assert!(!deleted.is_readable() && deleted.revision == Revision(3));
+        assert_eq!(deleted.unreadable_reason(), Some(&reason));
         assert!(Object::new(draft(), Revision(2)).is_readable());
+    }
+
+    #[test]
+    fn object_remembers_what_encrypted_it() {
+        let object = Object::new(draft(), Revision(2));
+        assert_eq!(object.encryption_key_id(), None);
+        let encrypted = object.encrypted_with(EncryptionKeyId(7)).at_revision(Revision(3));
+        assert_eq!(encrypted.encryption_key_id(), Some(EncryptionKeyId(7)));
+    }
+
+    #[test]
+    fn object_with_its_counters_fits_160_bytes() {
+        // The next size that the allocator has is a fifth larger.
+        assert!(size_of::<Object>() + 2 * size_of::<usize>() <= 160, "{}", size_of::<Object>());
+    }
+
+    #[test]
+    fn hidden_key_is_in_a_range_of_its_own() {
+        let hidden = Key::hidden(&[0xa0; HIDDEN_KEY_BYTES]);
+        assert_eq!(hidden.as_str(), format!("/{}", "a0".repeat(HIDDEN_KEY_BYTES)));
+        assert!(hidden.is_hidden() && Key::HIDDEN.contains(&hidden.as_str()));
+        for real in ["0", "!", "-/x", "zz/a0", "~"].map(Key::from_path) {
+            assert!(!real.is_hidden() && !Key::HIDDEN.contains(&real.as_str()), "{real:?}");
+        }
     }
 
     #[test]

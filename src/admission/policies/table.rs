@@ -196,13 +196,17 @@ impl StoreIndex for Table {
 #[cfg(test)]
 mod tests {
 
+    use bytes::Bytes;
     use pilothouse_apimachinery::schema::Registry;
-    use pilothouse_types::object::{Object, Revision};
+    use pilothouse_types::object::{Draft, Object, Pairs, Revision};
 
     use super::*;
 
     fn put(table: &mut Table, type_index: usize, json: String) -> std::result::Result<(), ReadError> {
-        let mut object = Object::unreadable(Key::cluster("p"), Revision(1));
+        let (bytes, labels, fields) = (Bytes::from_static(b"1"), Pairs::default(), Pairs::default());
+        let key = Key::cluster("p");
+        let draft = Draft { key, bytes, revision_offset: 0, item_offset: 0, labels, fields };
+        let mut object = Object::restored(draft, Revision(1)).unwrap();
         object.bytes = json.into();
         let (registry, types) = (Registry::builtin().unwrap(), PolicyKind::Validating.stored_types());
         let stored = StoredObject::new(&types[type_index], &object, &registry)?;

@@ -76,7 +76,7 @@ async fn informer_behind_the_window_reads_deletions_from_the_log() {
     let engine = Redb::open(&folder.path().join("log")).unwrap();
     let options = Options { window_bounds: WINDOW.into(), ..Options::default() };
     let storage = directory::start(Box::new(engine), options).unwrap();
-    let (stores, permit) = (Stores::new(storage.directory.clone()), Permit::none());
+    let (stores, permit) = (Stores::new(&storage), Permit::none());
     let type_name = TypeName::new("configmaps");
     let recording = RecordingSubscriber::default().start();
     let subscriber = Subscriber {

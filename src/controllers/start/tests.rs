@@ -81,8 +81,8 @@ async fn panicked_controller_is_reported_and_restarted() {
 /// In-memory stores without a server, with an informer and the dependencies of controllers.
 fn environment() -> (directory::Stores, Rc<InformerHandle>, RunnerDeps) {
     let storage = directory::start(Box::new(Memory::new()), directory::Options::default()).unwrap();
-    let directory = storage.directory.clone();
-    let stores = Arc::new(move || Stores::new(directory.clone()));
+    let followed = storage.clone();
+    let stores = Arc::new(move || Stores::new(&followed));
     let informers = Rc::new(InformerHandle::new(storage.notifiers.clone(), stores));
     let metrics = Arc::new(Metrics::new(Timestamp(0)).unwrap());
     let deps = RunnerDeps {

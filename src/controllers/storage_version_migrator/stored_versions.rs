@@ -115,7 +115,7 @@ fn remaining_versions(definition: &Value, in_use: Option<&BTreeSet<String>>) -> 
 #[cfg(test)]
 mod tests {
     use pilothouse_apimachinery::testing::object;
-    use pilothouse_types::object::{Draft, Key, Object, Pairs, Revision};
+    use pilothouse_types::object::{Draft, Key, Object, Pairs, Revision, UnreadableReason};
 
     use super::*;
 
@@ -149,7 +149,8 @@ mod tests {
         let readable = Arc::new(Object::new(draft, Revision(2)));
         snapshot.objects.insert(readable.key.clone(), readable);
         assert_eq!(versions_in_use(&snapshot), Some(BTreeSet::from(["v1".to_owned()])));
-        let unreadable = Arc::new(Object::unreadable(Key::namespaced("n", "b"), Revision(3)));
+        let unreadable =
+            Arc::new(Object::unreadable(Key::namespaced("n", "b"), Revision(3), UnreadableReason::Damaged));
         snapshot.objects.insert(unreadable.key.clone(), unreadable);
         assert_eq!(versions_in_use(&snapshot), None);
     }

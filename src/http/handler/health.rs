@@ -14,6 +14,7 @@ use pilothouse_actors::space::{Space, SpaceLevel};
 use pilothouse_actors::throttle::Throttle;
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::query::Query;
+use pilothouse_encryption::HealthCheck as KmsCheck;
 use pilothouse_types::clock::{Clock, Moment};
 use pilothouse_types::lock::Lock;
 use tokio::sync::watch;
@@ -47,6 +48,8 @@ pub struct Health {
     pub indexes: Arc<LiveIndexes>,
     /// How much space the store has left.
     pub space: Space,
+    /// The checks of the KMS plugins that protect stored objects.
+    pub kms: Vec<KmsCheck>,
 }
 
 /// One named check.
@@ -62,6 +65,8 @@ enum Check {
     EtcdReadiness,
     /// A post-start hook of the reference: passes once the start is complete.
     Hook(&'static str),
+    /// The KMS plugins are healthy: the check at this place among those of the configuration.
+    Kms(usize),
     /// The stores can be found.
     Directory,
     /// The catalog is not empty.
@@ -80,8 +85,9 @@ enum Check {
 }
 
 impl Check {
-    fn name(self) -> &'static str {
+    fn name(self, health: &Health) -> &str {
         match self {
+            Check::Kms(index) => health.kms.get(index).map_or("", KmsCheck::name),
             Check::Ping => "ping",
             Check::Log => "log",
             Check::Etcd => "etcd",
@@ -115,6 +121,10 @@ impl Check {
             Check::Etcd | Check::EtcdReadiness => match health.fatal.raised() {
                 Some(reason) => Err(reason),
                 None => health.probe_storage(&worker.backend.clock).await,
+            },
+            Check::Kms(index) => match health.kms.get(index) {
+                Some(check) => check.check().await,
+                None => Ok(()),
             },
             Check::Directory => {
                 health.directory.send(Types).await.map(drop).map_err(|error| error.to_string())
@@ -185,8 +195,6 @@ fn check_flag(is_ok: bool, error: &str) -> Result<(), String> {
 const ENDPOINTS: [&str; 3] = ["healthz", "livez", "readyz"];
 /// The checks that every endpoint lists first.
 const FIRST: [Check; 3] = [Check::Ping, Check::Log, Check::Etcd];
-/// Additional checks of /readyz.
-const READY: [Check; 2] = [Check::EtcdReadiness, Check::InformerSync];
 /// The reference's post-start hooks, by name and in order, because monitoring names them. The hook for apiserver identity leases
 /// is missing: there is only one server.
 const HOOKS: [&str; 27] = [
@@ -232,7 +240,7 @@ pub async fn respond(worker: &Worker, path: &str, query: &Query<'_>) -> Option<H
     if rest.is_empty() {
         return Some(run_checks(worker, endpoint, checks, query).await);
     }
-    let Some(check) = checks.iter().find(|check| check.name() == rest) else {
+    let Some(check) = checks.iter().find(|check| check.name(&worker.shared.health) == rest) else {
         return Some(page_not_found());
     };
     Some(match check.run(worker).await {
@@ -245,7 +253,11 @@ pub async fn respond(worker: &Worker, path: &str, query: &Query<'_>) -> Option<H
 fn checks_for(worker: &Worker, endpoint: &str) -> Vec<Check> {
     let is_ready = endpoint == "readyz";
     let mut checks = FIRST.to_vec();
-    checks.extend(READY.iter().filter(|_| is_ready));
+    checks.extend([Check::EtcdReadiness].iter().filter(|_| is_ready));
+    // Not of /livez: a restart would not mend a plugin.
+    let kms = 0..worker.shared.health.kms.len();
+    checks.extend(kms.map(Check::Kms).filter(|_| endpoint != "livez"));
+    checks.extend([Check::InformerSync].iter().filter(|_| is_ready));
     checks.extend(HOOKS.map(Check::Hook));
     let has_controllers = is_ready && worker.shared.health.controllers.is_some();
     checks.extend(OWN.iter().filter(|check| **check != Check::Controllers || has_controllers));
@@ -258,7 +270,8 @@ fn checks_for(worker: &Worker, endpoint: &str) -> Vec<Check> {
 pub fn paths(worker: &Worker) -> Vec<String> {
     let paths_for = |endpoint: &&str| {
         let checks = checks_for(worker, endpoint).into_iter();
-        let single: Vec<String> = checks.map(|check| format!("/{endpoint}/{}", check.name())).collect();
+        let health = &worker.shared.health;
+        let single: Vec<String> = checks.map(|check| format!("/{endpoint}/{}", check.name(health))).collect();
         [format!("/{endpoint}")].into_iter().chain(single)
     };
     ENDPOINTS.iter().flat_map(paths_for).collect()
@@ -280,7 +293,7 @@ async fn run_checks(worker: &Worker, endpoint: &str, checks: &[Check], query: &Q
     let mut lines = String::new();
     let mut has_failed = false;
     for check in checks {
-        let name = check.name();
+        let name = check.name(&worker.shared.health);
         if excluded.remove(name) {
             lines.push_str(&format!("[+]{name} excluded: ok\n"));
             continue;

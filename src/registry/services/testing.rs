@@ -21,7 +21,7 @@ pub(super) fn start_services() -> (Storage, Rc<Services>) {
     let storage = start(Box::new(Memory::new()), Options::default()).unwrap();
     let ports = PortAllocator::new(PortPool::new(30_000, 30_009, []), storage.fatal.clone()).start();
     let services = Services::new(
-        Stores::new(storage.directory.clone()),
+        Stores::new(&storage),
         Arc::new(Registry::builtin().unwrap()),
         Clock::system(),
         ports,

@@ -91,7 +91,7 @@ fn quotas(
 ) -> quota::Settings {
     let features = quota_features(config);
     let charger = quota::QuotaCharger {
-        stores: Stores::new(storage.directory.clone()),
+        stores: Stores::new(storage),
         registry: registry.clone(),
         clock: loopback.clock.clone(),
         limited: limited.to_vec(),

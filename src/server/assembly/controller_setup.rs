@@ -162,10 +162,10 @@ impl ControllerSetup {
     pub(super) fn start(&self, parts: &Arc<ServerParts>) -> Result<(), StartError> {
         let start_inputs = self.start_inputs.lock().take();
         let Some((settings, uses, extra_controllers)) = start_inputs else { return Ok(()) };
-        let directory = parts.storage.directory.clone();
+        let storage = parts.storage.clone();
         let shared_deps = SharedDeps {
             notifiers: parts.storage.notifiers.clone(),
-            stores: Arc::new(move || Stores::new(directory.clone())),
+            stores: Arc::new(move || Stores::new(&storage)),
             clock: parts.context.clock.clone(),
             metrics: parts.shared.metrics.clone(),
             down: self.down.clone(),

@@ -17,6 +17,7 @@ use pilothouse_api::gates::{
 };
 use pilothouse_api::openapi::Contents;
 use pilothouse_client::upstream::{TlsError, Upstream};
+use pilothouse_encryption::{Encryption, HealthCheck};
 use pilothouse_types::lock::Lock;
 
 use crate::aggregation::Extensions;
@@ -77,6 +78,7 @@ pub(super) struct SharedInputs<'a> {
     pub load: &'a Arc<LoadStats>,
     pub metrics: &'a Arc<Metrics>,
     pub memory: &'a MemoryBudgets,
+    pub encryption: Option<&'a Encryption>,
     /// The issuer's metadata and public keys, served to those that verify service account tokens.
     pub token_metadata: Option<Metadata>,
 }
@@ -87,7 +89,18 @@ pub(super) async fn shared(
     catalog: Catalog,
     inputs: SharedInputs<'_>,
 ) -> Result<Shared, StartError> {
-    let SharedInputs { storage, indexes, auth, controllers, load, metrics, memory, token_metadata } = inputs;
+    let SharedInputs {
+        storage,
+        indexes,
+        auth,
+        controllers,
+        load,
+        metrics,
+        memory,
+        encryption,
+        token_metadata,
+    } = inputs;
+    let kms = encryption.map(Encryption::health_checks).unwrap_or_default();
     let (config, gates) = (&context.config, context.config.gates());
     let connect = connect(context, memory)?;
     let to_endpoints = config.aggregation.enable_aggregator_routing;
@@ -113,7 +126,7 @@ pub(super) async fn shared(
         audit: audit::open(context, metrics, memory)?,
         metrics: metrics.clone(),
         usage: Usage { memory: memory.ledger.clone(), connections: context.connections.clone() },
-        health: health(storage, indexes, controllers),
+        health: health(storage, indexes, controllers, kms),
         authentication: AuthenticationSettings {
             front_headers: Headers::configured(&config.front_proxy),
             anonymous_paths: auth.openid.anonymous_paths(),
@@ -142,7 +155,12 @@ pub(super) async fn shared(
 }
 
 /// The state that the health checks probe, before the server is ready.
-fn health(storage: &Storage, indexes: &Arc<LiveIndexes>, controllers: &ControllerSetup) -> Health {
+fn health(
+    storage: &Storage,
+    indexes: &Arc<LiveIndexes>,
+    controllers: &ControllerSetup,
+    kms: Vec<HealthCheck>,
+) -> Health {
     Health {
         committer: storage.committer.clone(),
         storage: Lock::default(),
@@ -154,6 +172,7 @@ fn health(storage: &Storage, indexes: &Arc<LiveIndexes>, controllers: &Controlle
         controllers: controllers.is_enabled().then(|| controllers.down()),
         indexes: indexes.clone(),
         space: storage.space.clone(),
+        kms,
     }
 }
 

@@ -13,11 +13,13 @@ use pilothouse_actors::ports::{PortAllocator, PortPool};
 use pilothouse_actors::space::SpaceLimits;
 use pilothouse_actors::window::WindowBounds;
 use pilothouse_apimachinery::schema::Registry;
+use pilothouse_encryption::Encryption;
 use pilothouse_kinds::services::addresses::AddressRange;
 
 use crate::backups::schedule::Schedule;
 use crate::bootstrap::kubernetes_service::KubernetesService;
 use crate::config::{Config, Engine as EngineChoice};
+use crate::encryption::StoredEncryption;
 use crate::limits;
 use crate::pki::host;
 use crate::registry::services::{Services, repair};
@@ -30,9 +32,13 @@ use super::ServerParts;
 pub(crate) const STORE_FILE: &str = "pilothouse.redb";
 
 /// Opens the engine and starts the actors that keep objects.
-pub(super) fn open(context: &StartContext, window_bounds: WindowBounds) -> Result<Storage, StartError> {
+pub(super) fn open(
+    context: &StartContext,
+    window_bounds: WindowBounds,
+    encryption: Option<Arc<Encryption>>,
+) -> Result<Storage, StartError> {
     let config = &context.config;
-    let engine = engine(config).map_err(|error| StartError::store(&error))?;
+    let engine = engine(config, encryption).map_err(|error| StartError::store(&error))?;
     // Zero disables compaction in the reference: no history is dropped because of its age.
     let history = Some(config.storage.etcd_compaction_interval).filter(|history| !history.is_zero());
     let history = history.unwrap_or(limits::UNLIMITED_HISTORY);
@@ -46,9 +52,13 @@ pub(super) fn open(context: &StartContext, window_bounds: WindowBounds) -> Resul
     directory::start(engine, options).map_err(|error| StartError::store(&error))
 }
 
-fn engine(config: &Config) -> Result<Box<dyn Engine>, EngineError> {
+fn engine(config: &Config, encryption: Option<Arc<Encryption>>) -> Result<Box<dyn Engine>, EngineError> {
     match file(config) {
-        Some(file) => Ok(Box::new(Redb::open(&file)?)),
+        Some(file) => {
+            let encryption = Arc::new(StoredEncryption::new(encryption));
+            Ok(Box::new(Redb::open(&file)?.with_encryption(encryption)))
+        }
+        // Nothing of it comes to rest.
         None => Ok(Box::new(Memory::new())),
     }
 }
@@ -89,7 +99,7 @@ impl Addresses {
         storage: &Storage,
         registry: &Registry,
     ) -> Result<(Addresses, repair::AllocationsByService), StartError> {
-        let (config, stores) = (&context.config, Stores::new(storage.directory.clone()));
+        let (config, stores) = (&context.config, Stores::new(storage));
         let holdings =
             repair::read_allocations(&stores, registry).await.map_err(|error| StartError::store(&error))?;
         let range = config.api.service_node_port_range;
@@ -122,7 +132,7 @@ fn service_ranges(config: &Config) -> Result<Arc<[AddressRange]>, StartError> {
 pub(super) fn services(parts: &ServerParts) -> Services {
     let Addresses { ports, ranges, node_port_range, .. } = &parts.addresses;
     Services::new(
-        Stores::new(parts.storage.directory.clone()),
+        Stores::new(&parts.storage),
         parts.registry.clone(),
         parts.context.clock.clone(),
         ports.clone(),

@@ -12,10 +12,25 @@ use crate::support::Server;
 use crate::support::compare::text;
 use crate::support::server::temp_directory;
 
-/// The store of format 1 has a custom resource, a Secret, a ConfigMap that was changed twice, and one that was deleted.
-const FORMAT_1: &[u8] = include_bytes!("../data/format-1.redb.gz");
-/// The revision at which the deleted ConfigMap was created.
-const CREATED: u64 = 11;
+/// A store with a custom resource, a Secret, a ConfigMap that was changed twice, and one that was deleted.
+struct Fixture {
+    packed: &'static [u8],
+    /// The uid of the ConfigMap that was kept.
+    uid: &'static str,
+    /// The revision before the deletion of the other ConfigMap.
+    before_deletion: u64,
+}
+
+const FORMAT_1: Fixture = Fixture {
+    packed: include_bytes!("../data/format-1.redb.gz"),
+    uid: "af39d134-0adc-4092-a7f4-3c296fadc563",
+    before_deletion: 11,
+};
+const FORMAT_2: Fixture = Fixture {
+    packed: include_bytes!("../data/format-2.redb.gz"),
+    uid: "d10ee557-5155-4cd5-b626-0ba123f0f796",
+    before_deletion: 12,
+};
 
 fn unpack(packed: &[u8], data: &Path) {
     let mut store = Vec::new();
@@ -26,22 +41,31 @@ fn unpack(packed: &[u8], data: &Path) {
 
 #[test]
 fn store_of_format_1_opens_with_its_objects_and_its_history() {
+    check_opens(&FORMAT_1);
+}
+
+#[test]
+fn store_of_format_2_opens_with_its_objects_and_its_history() {
+    check_opens(&FORMAT_2);
+}
+
+fn check_opens(fixture: &Fixture) {
     let directory = temp_directory();
-    unpack(FORMAT_1, directory.path());
+    unpack(fixture.packed, directory.path());
     for start in ["first", "second"] {
         let server = Server::start_in(directory.path(), &[]);
         let mut admin = server.admin();
         let kept = admin.get(&format!("{MAPS}/kept")).ok();
         assert_eq!(kept["data"], json!({"version": "3"}), "{start}");
         assert_eq!(kept["metadata"]["labels"], json!({"fleet": "north"}));
-        assert_eq!(text(&kept, "/metadata/uid"), "af39d134-0adc-4092-a7f4-3c296fadc563");
+        assert_eq!(text(&kept, "/metadata/uid"), fixture.uid);
         assert_eq!(admin.get(&format!("{MAPS}/removed")).status, 404);
         let secret = admin.get("/api/v1/namespaces/default/secrets/cargo").ok();
         assert_eq!(secret["data"], json!({"manifest": "YW1iZXI="}));
         let anchor = admin.get("/apis/sea.example/v1/namespaces/default/anchors/bower").ok();
         assert_eq!(anchor["spec"], json!({"weight": 12}));
 
-        let mut watch = admin.watch(MAPS, &format!("resourceVersion={CREATED}"));
+        let mut watch = admin.watch(MAPS, &format!("resourceVersion={}", fixture.before_deletion));
         let event = watch.next();
         assert_eq!((text(&event, "/type"), text(&event, "/object/metadata/name")), ("DELETED", "removed"));
         let upgraded = server.log().contains("upgrading the format of the store");

@@ -14,7 +14,7 @@ use crate::backup::{
     About, BackedUpType, BackupError, BackupReader, BackupSource, BackupWriter, Entry, Totals,
 };
 use crate::engine::EngineError;
-use crate::engine::record::Record;
+use crate::engine::record::RecordHead;
 use crate::limits::BATCH_BYTES;
 
 /// Writes backups of an open database, each from a read transaction of its own: the engine goes on writing.
@@ -201,8 +201,8 @@ impl Restoration<'_> {
                             let Some(BackedUpType { id, last, .. }) = types.last() else {
                                 return Err(RestoreError::Invalid("a record has no type"));
                             };
-                            let (id, record) = (*id, Record::decode(*id, revision, bytes)?);
-                            if revision > *last || record.accepted_at.log.0 > HIGHEST {
+                            let (id, (head, _)) = (*id, RecordHead::split(*id, revision, bytes)?);
+                            if revision > *last || head.accepted_at.log.0 > HIGHEST {
                                 return Err(RestoreError::Invalid("a record is later than the backup"));
                             }
                             log.insert((id, revision.0), bytes).map_err(|error| fault(path, error))?;

@@ -3,26 +3,28 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pilothouse_types::object::{Object, Revision, TypeName};
+use pilothouse_types::object::{Key, Object, Revision, TypeName};
 use redb::{Database, ReadableDatabase as _};
 
 use super::database::{ReadableHandle, catch_panic, fault};
 use super::{LOG, TYPES};
 use crate::archive::{Archive, ArchiveError, Span};
+use crate::encryption::Encryption;
 use crate::engine::EngineError;
-use crate::engine::record::{Operation, Record};
+use crate::engine::record::{Operation, Record, RecordDecoder};
 use crate::event::{Change, Event};
 
 /// Reads the log, each time in a transaction of its own.
 pub(super) struct Reader {
     path: PathBuf,
     database: ReadableHandle,
+    encryption: Arc<dyn Encryption>,
 }
 
 impl Reader {
     /// A reader of an open database, which it does not keep open.
-    pub(super) fn new(path: PathBuf, database: ReadableHandle) -> Reader {
-        Reader { path, database }
+    pub(super) fn new(path: PathBuf, database: ReadableHandle, encryption: Arc<dyn Encryption>) -> Reader {
+        Reader { path, database, encryption }
     }
 }
 
@@ -55,11 +57,12 @@ impl Reader {
             return Ok(false);
         };
         let id = id.value();
+        let decoder = RecordDecoder::new(id, type_name, &*self.encryption);
         let log = transaction.open_table(LOG).map_err(|error| fault(path, error))?;
         let object_at = |revision: Revision| -> Result<Option<Arc<Object>>, EngineError> {
             let record = log.get((id, revision.0)).map_err(|error| fault(path, error))?;
             let Some(bytes) = record else { return Ok(None) };
-            Ok(match Record::decode(id, revision, bytes.value())?.operation {
+            Ok(match decoder.decode(revision, bytes.value())?.operation {
                 Operation::Create(object) | Operation::Replace(object, _) => Some(object),
                 Operation::Remove(..) | Operation::AdvanceRevision(_) => None,
             })
@@ -69,12 +72,12 @@ impl Reader {
         for entry in log.range(range).map_err(|error| fault(path, error))? {
             let (place, record) = entry.map_err(|error| fault(path, error))?;
             let revision = Revision(place.value().1);
-            let record = Record::decode(id, revision, record.value())?;
+            let record = decoder.decode(revision, record.value())?;
             if record.predecessor(revision) != last {
                 return Ok(false);
             }
             last = revision;
-            let Record { operation, accepted_at } = record;
+            let Record { operation, accepted_at, .. } = record;
             let (change, object, superseded) = match operation {
                 Operation::Create(object) => (Change::Created, Some(object), None),
                 Operation::Replace(object, superseded) => (Change::Replaced, Some(object), Some(superseded)),
@@ -87,6 +90,11 @@ impl Reader {
             }
             let last = previous.as_ref().map(|last| Arc::new(last.at_revision(revision)));
             let Some(object) = object.or(last) else { return Ok(false) };
+            // Nobody can say whom it concerns: a watch that takes it for somebody else's would miss it.
+            let previous_key = previous.as_ref().map(|previous| &previous.key);
+            if object.key.is_hidden() || previous_key.is_some_and(Key::is_hidden) {
+                return Ok(false);
+            }
             bytes += object.bytes.len() + previous.as_ref().map_or(0, |previous| previous.bytes.len());
             events.push(Event::new(change, object, previous, accepted_at));
             if events.len() >= span.max_events || bytes >= span.max_bytes {

@@ -114,7 +114,7 @@ async fn open_of_newer_format_names_both_versions() {
     transaction.commit().unwrap();
     drop(database);
     let error = Redb::open(&path).map(drop).unwrap_err().to_string();
-    let expected = "the store is in format 9, this server reads formats 1 to 2: use version 7.8.9, which wrote it, or a newer one";
+    let expected = "the store is in format 9, this server reads formats 1 to 3: use version 7.8.9, which wrote it, or a newer one";
     assert_eq!(error, expected);
 }
 

@@ -1,5 +1,9 @@
 //! Statuses for corrupt objects, with the texts of the reference's storage, which names objects by their keys.
 
+use std::sync::Arc;
+
+use pilothouse_types::object::{Object, UnreadableReason};
+
 use crate::field::quoted;
 
 use super::{Cause, Details, GroupResource, Status};
@@ -8,22 +12,22 @@ use super::{Cause, Details, GroupResource, Status};
 const MAX_UNREADABLE_CAUSES: usize = 100;
 
 impl Status {
-    /// 500: the object exists, but its stored data cannot be decoded.
-    pub fn unreadable(resource: GroupResource<'_>, key: &str, revision: u64) -> Box<Status> {
-        Status::internal(unreadable_message(resource, key, revision))
+    /// 500: the object exists, but its stored data cannot be decoded or decrypted.
+    pub fn unreadable(resource: GroupResource<'_>, object: &Object) -> Box<Status> {
+        Status::internal(unreadable_message(resource, object))
     }
 
     /// 500: a list includes corrupt objects. Names each of them, up to a bound.
     pub fn unreadable_list<'a>(
         resource: GroupResource<'_>,
-        objects: impl Iterator<Item = (&'a str, u64)>,
+        objects: impl Iterator<Item = &'a Arc<Object>>,
     ) -> Box<Status> {
         let mut causes: Vec<Cause> = objects
             .take(MAX_UNREADABLE_CAUSES + 1)
-            .map(|(key, revision)| Cause {
+            .map(|object| Cause {
                 reason: "UnexpectedServerResponse".to_owned(),
-                message: unreadable_message(resource, key, revision),
-                field: storage_key(resource, key),
+                message: unreadable_message(resource, object),
+                field: storage_key(resource, object.key.as_str()),
             })
             .collect();
         if let Some(last) = causes.get_mut(MAX_UNREADABLE_CAUSES) {
@@ -72,8 +76,8 @@ impl Status {
     }
 
     /// 500: ends a watch when a corrupt object was deleted.
-    pub fn unreadable_deleted(revision: u64) -> Box<Status> {
-        let detail = undecodable_message(revision);
+    pub fn unreadable_deleted(object: &Object) -> Box<Status> {
+        let detail = unreadable_detail(object);
         Status::bare(
             500,
             "StorageReadError",
@@ -102,12 +106,19 @@ fn storage_key(resource: GroupResource<'_>, key: &str) -> String {
     format!("/registry/{}/{key}", storage_folder(resource))
 }
 
-fn undecodable_message(revision: u64) -> String {
-    format!("object not decodable revision={revision}: the record has a wrong checksum")
+/// What is wrong with an object. One that has a reason of another kind, or none, was read and could not be decoded.
+fn unreadable_detail(object: &Object) -> String {
+    let (revision, reason) =
+        (object.revision, object.unreadable_reason().unwrap_or(&UnreadableReason::Damaged));
+    let problem = match reason {
+        UnreadableReason::Damaged => "object not decodable",
+        UnreadableReason::Undecryptable(_) => "data from the storage is not transformable",
+    };
+    format!("{problem} revision={revision}: {reason}")
 }
 
-fn unreadable_message(resource: GroupResource<'_>, key: &str, revision: u64) -> String {
-    let (key, detail) = (storage_key(resource, key), undecodable_message(revision));
+fn unreadable_message(resource: GroupResource<'_>, object: &Object) -> String {
+    let (key, detail) = (storage_key(resource, object.key.as_str()), unreadable_detail(object));
     format!(
         "StorageError: corrupt object, Code: 7, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: {detail}"
     )

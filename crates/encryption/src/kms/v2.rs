@@ -4,7 +4,7 @@
 //! encrypted with keys that are derived from it, and carry the encrypted seed. When the plugin changes its key, the next check makes
 //! another seed. As long as checks fail, the last seed may be used for [`KMS_WRITE_TTL`], and for reading without limit.
 
-mod encrypted_object;
+pub(crate) mod encrypted_object;
 mod seed;
 
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use pilothouse_types::clock::Clock;
 use pilothouse_types::lock::Lock;
+use pilothouse_types::object::EncryptionKeyId;
 use tonic::Code;
 
 use self::encrypted_object::KeyIdError;
@@ -29,6 +30,7 @@ use super::plugin::PluginSettings;
 use super::probe::{CheckResult, Probe};
 use crate::ciphers::SEED_BYTES;
 use crate::error::{EncryptError, join};
+use crate::key_id::key_id;
 use crate::limits::{KMS_UNUSED_KEY_TTL, KMS_V2_CACHED_SEEDS, KMS_WRITE_TTL};
 use crate::observer::{Direction, Observer, key_id_hash};
 use crate::random;
@@ -91,6 +93,13 @@ impl KmsV2 {
     /// The last check.
     pub fn probe(&self) -> &Probe {
         &self.probe
+    }
+
+    /// What values are encrypted with now; `None` before the first good check.
+    pub fn write_key_id(&self) -> Option<EncryptionKeyId> {
+        let seed = self.write_seed.load();
+        let seed = seed.as_deref()?;
+        Some(key_id(self.prefix.as_bytes(), &seed.key_id, HKDF_SHA256_XNONCE_AES_GCM_SEED))
     }
 
     /// Appends the encrypted value to `out`.

@@ -34,7 +34,7 @@ impl TestBed {
         let engine = Faulty::new(Box::new(Memory::new()), faults.clone());
         let storage = start(Box::new(engine), Options::default()).unwrap();
         let charger = QuotaCharger {
-            stores: Stores::new(storage.directory.clone()),
+            stores: Stores::new(&storage),
             registry: Arc::new(Registry::builtin().unwrap()),
             clock: Clock::system(),
             limited: Vec::new(),
@@ -47,7 +47,7 @@ impl TestBed {
                 device_claims: true,
             },
         };
-        let other = Stores::new(storage.directory.clone());
+        let other = Stores::new(&storage);
         let bed = TestBed { charger, other, faults, _storage: storage };
         bed.other.create(&store(), bed.draft("5"), &Permit::none()).await.unwrap();
         // Both have cached the address of the store: from here on they send commands at once.

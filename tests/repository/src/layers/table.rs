@@ -56,6 +56,11 @@ pub const LAYERS: &[Layer] = &[
         ],
     },
     Layer {
+        name: "encryption",
+        allowed: &["limits"],
+        external: &["fs::read", "openssl::", "pilothouse_actors::", "tokio::"],
+    },
+    Layer {
         name: "pki",
         allowed: &["limits", "config", "telemetry"],
         external: &["fs::", "openssl::", "pilothouse_actors::", "process::abort"],
@@ -161,6 +166,7 @@ pub const LAYERS: &[Layer] = &[
             "backups",
             "config",
             "metrics",
+            "encryption",
             "pki",
             "audit",
             "live_index",
@@ -179,7 +185,7 @@ pub const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "commands",
-        allowed: &["limits", "http", "server"],
+        allowed: &["limits", "encryption", "http", "server"],
         external: &[
             "TcpStream",
             "clap::",

@@ -1,0 +1,135 @@
+//! Encryption at rest: which records of the log are encrypted, and how.
+//!
+//! `crates/encryption/` has the configuration and the providers. Here is what the log needs of them ([`StoredEncryption`]), and the
+//! task that follows changes of the file ([`reload`]).
+
+pub mod reload;
+
+use std::borrow::Cow;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+use openssl::sha::Sha256;
+use pilothouse_actors::encryption::{Decrypted, DecryptionError, Encryption as LogEncryption};
+use pilothouse_actors::engine::record::encode_content;
+use pilothouse_api::custom::definition::resource_of_store;
+use pilothouse_encryption::{Encryption, ResourceEncryption, Settings, WriteKey, key_id_of_value};
+use pilothouse_types::object::{Draft, EncryptedDraft, HIDDEN_KEY_BYTES, Key, Object, TypeName};
+
+use crate::limits::DECRYPTION_RETRY_PAUSE;
+
+/// Types without whose objects nobody can say which API is served. A server does not start if one of them cannot be decrypted.
+const ALWAYS_READABLE: [&str; 2] =
+    ["customresourcedefinitions.apiextensions.k8s.io", "apiservices.apiregistration.k8s.io"];
+/// What the hashes of keys begin with, so that they are not those of other texts.
+const HIDDEN_KEY_CONTEXT: &[u8] = b"pilothouse hidden key\0";
+
+/// The encryption of the log.
+pub struct StoredEncryption {
+    /// The configuration in use, if there is one.
+    configured: Option<Arc<Encryption>>,
+}
+
+impl StoredEncryption {
+    /// Encrypts as configured; nothing without a configuration.
+    pub fn new(configured: Option<Arc<Encryption>>) -> StoredEncryption {
+        StoredEncryption { configured }
+    }
+
+    /// Decrypts with the configuration of a file, for commands that read a log or a backup without a server.
+    pub fn for_reading(config: Option<&Path>) -> Result<StoredEncryption, String> {
+        let Some(path) = config else { return Ok(StoredEncryption::new(None)) };
+        let text = reload::read_file(path)?;
+        let settings = Settings { allows_kms_v1: true, is_polling: false, ..Settings::default() };
+        let encryption = Encryption::load(&text, settings).map_err(|error| error.to_string())?;
+        Ok(StoredEncryption::new(Some(Arc::new(encryption))))
+    }
+
+    fn resource(&self, type_name: &TypeName) -> Option<ResourceEncryption> {
+        let configured = self.configured.as_ref()?;
+        let name = resource_of_store(type_name);
+        let (resource, group) = name.split_once('.').unwrap_or((name, ""));
+        Some(configured.for_resource(group, resource))
+    }
+}
+
+/// What an encrypted content is bound to: its place in the log.
+fn context(type_name: &TypeName, hidden_key: &Key) -> Vec<u8> {
+    [type_name.as_str(), hidden_key.as_str()].concat().into_bytes()
+}
+
+impl LogEncryption for StoredEncryption {
+    fn encrypt(&self, type_name: &TypeName, draft: &Draft) -> Result<Option<EncryptedDraft>, String> {
+        let Some(resource) =
+            self.resource(type_name).filter(|resource| resource.write_key() != WriteKey::Clear)
+        else {
+            return Ok(None);
+        };
+        let context = context(type_name, &self.hidden_key(type_name, &draft.key));
+        let content = encode_content(draft);
+        match resource.encrypt(&content, &context) {
+            Ok(Cow::Owned(bytes)) => {
+                let key_id = key_id_of_value(&bytes).ok_or("the provider has not encrypted it")?;
+                Ok(Some(EncryptedDraft { bytes: bytes.into(), key_id }))
+            }
+            // A reload has turned encryption off meanwhile.
+            Ok(Cow::Borrowed(_)) => Ok(None),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn is_current(&self, type_name: &TypeName, object: &Object) -> bool {
+        let stored = object.encryption_key_id();
+        let write_key = self.resource(type_name).map_or(WriteKey::Clear, |resource| resource.write_key());
+        !object.is_readable() || write_key.is_current(stored)
+    }
+
+    fn hidden_key(&self, type_name: &TypeName, key: &Key) -> Key {
+        let mut hash = Sha256::new();
+        for part in [HIDDEN_KEY_CONTEXT, type_name.as_str().as_bytes(), b"\0", key.as_str().as_bytes()] {
+            hash.update(part);
+        }
+        let mut hidden = [0; HIDDEN_KEY_BYTES];
+        hidden.iter_mut().zip(hash.finish()).for_each(|(out, byte)| *out = byte);
+        Key::hidden(&hidden)
+    }
+
+    fn decrypt(
+        &self,
+        type_name: &TypeName,
+        hidden_key: &Key,
+        content: &[u8],
+    ) -> Result<Decrypted, DecryptionError> {
+        let impossible = |reason: &str| Err(DecryptionError::Impossible(reason.to_owned()));
+        let Some(resource) = self.resource(type_name) else {
+            return impossible("it is encrypted, and --encryption-provider-config is not set");
+        };
+        let Some(key_id) = key_id_of_value(content) else { return impossible("it is not encrypted") };
+        match resource.decrypt(content, &context(type_name, hidden_key)) {
+            Ok(decrypted) => Ok(Decrypted { content: decrypted.bytes.into_owned(), key_id }),
+            Err(error) if error.is_transient() => Err(DecryptionError::Unavailable(error.to_string())),
+            Err(error) => impossible(&error.to_string()),
+        }
+    }
+
+    fn check_clear(&self, type_name: &TypeName) -> Result<(), String> {
+        match self.resource(type_name) {
+            None => Ok(()),
+            // What counts is that it does not begin like an encrypted value.
+            Some(resource) => resource.decrypt(b"{}", b"").map(drop).map_err(|error| error.to_string()),
+        }
+    }
+
+    fn may_be_unreadable(&self, type_name: &TypeName) -> bool {
+        !ALWAYS_READABLE.contains(&type_name.as_str())
+    }
+
+    fn wait(&self, reason: &str) {
+        tracing::warn!(reason, "the store cannot be decrypted yet; trying again");
+        thread::sleep(DECRYPTION_RETRY_PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests;
