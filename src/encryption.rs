@@ -14,14 +14,15 @@ use openssl::sha::Sha256;
 use pilothouse_actors::encryption::{Decrypted, DecryptionError, Encryption as LogEncryption};
 use pilothouse_actors::engine::record::encode_content;
 use pilothouse_api::custom::definition::resource_of_store;
-use pilothouse_encryption::{Encryption, ResourceEncryption, Settings, WriteKey, key_id_of_value};
+use pilothouse_encryption::{Encryption, ResourceEncryption, Settings, WriteKey};
 use pilothouse_types::object::{Draft, EncryptedDraft, HIDDEN_KEY_BYTES, Key, Object, TypeName};
 
 use crate::limits::DECRYPTION_RETRY_PAUSE;
 
-/// Types without whose objects nobody can say which API is served. A server does not start if one of them cannot be decrypted.
-const ALWAYS_READABLE: [&str; 2] =
-    ["customresourcedefinitions.apiextensions.k8s.io", "apiservices.apiregistration.k8s.io"];
+/// Types without whose objects nobody can say which API is served, or which addresses and ports are in use. A server does not start if
+/// one of them cannot be decrypted.
+const ALWAYS_READABLE: [&str; 3] =
+    ["customresourcedefinitions.apiextensions.k8s.io", "apiservices.apiregistration.k8s.io", "services"];
 /// What the hashes of keys begin with, so that they are not those of other texts.
 const HIDDEN_KEY_CONTEXT: &[u8] = b"pilothouse hidden key\0";
 
@@ -68,14 +69,12 @@ impl LogEncryption for StoredEncryption {
         };
         let context = context(type_name, &self.hidden_key(type_name, &draft.key));
         let content = encode_content(draft);
-        match resource.encrypt(&content, &context) {
-            Ok(Cow::Owned(bytes)) => {
-                let key_id = key_id_of_value(&bytes).ok_or("the provider has not encrypted it")?;
-                Ok(Some(EncryptedDraft { bytes: bytes.into(), key_id }))
-            }
+        let encrypted = resource.encrypt_identified(&content, &context).map_err(|error| error.to_string())?;
+        match (encrypted.bytes, encrypted.key_id) {
+            (Cow::Owned(bytes), Some(key_id)) => Ok(Some(EncryptedDraft { bytes: bytes.into(), key_id })),
+            (Cow::Owned(_), None) => Err("nobody knows what has encrypted the object".to_owned()),
             // A reload has turned encryption off meanwhile.
-            Ok(Cow::Borrowed(_)) => Ok(None),
-            Err(error) => Err(error.to_string()),
+            (Cow::Borrowed(_), _) => Ok(None),
         }
     }
 
@@ -105,9 +104,11 @@ impl LogEncryption for StoredEncryption {
         let Some(resource) = self.resource(type_name) else {
             return impossible("it is encrypted, and --encryption-provider-config is not set");
         };
-        let Some(key_id) = key_id_of_value(content) else { return impossible("it is not encrypted") };
         match resource.decrypt(content, &context(type_name, hidden_key)) {
-            Ok(decrypted) => Ok(Decrypted { content: decrypted.bytes.into_owned(), key_id }),
+            Ok(decrypted) => match decrypted.key_id {
+                Some(key_id) => Ok(Decrypted { content: decrypted.bytes.into_owned(), key_id }),
+                None => impossible("it is not encrypted"),
+            },
             Err(error) if error.is_transient() => Err(DecryptionError::Unavailable(error.to_string())),
             Err(error) => impossible(&error.to_string()),
         }
@@ -116,8 +117,7 @@ impl LogEncryption for StoredEncryption {
     fn check_clear(&self, type_name: &TypeName) -> Result<(), String> {
         match self.resource(type_name) {
             None => Ok(()),
-            // What counts is that it does not begin like an encrypted value.
-            Some(resource) => resource.decrypt(b"{}", b"").map(drop).map_err(|error| error.to_string()),
+            Some(resource) => resource.check_clear().map_err(|error| error.to_string()),
         }
     }
 

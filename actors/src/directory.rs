@@ -138,6 +138,8 @@ pub struct Stores {
     pub backup: Option<Arc<dyn BackupSource>>,
     /// Encrypts what is written.
     pub encryption: Arc<dyn Encryption>,
+    /// How many objects could not be decrypted at the start, by type.
+    pub undecryptable: Arc<BTreeMap<TypeName, usize>>,
 }
 
 /// Recovers the log and starts the storage actors. Must be called inside an actix system; the committer and the stores get
@@ -207,6 +209,7 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
         clock,
         backup,
         encryption,
+        undecryptable: Arc::new(recovered.undecryptable),
     })
 }
 

@@ -61,6 +61,8 @@ pub struct Recovered {
     pub trims: TrimQueue,
     /// The time at which the log was used last, as far as it is known.
     pub newest: LogTime,
+    /// How many live objects cannot be decrypted, by type.
+    pub undecryptable: BTreeMap<TypeName, usize>,
 }
 
 /// Reads the log once. No more events are kept than those of the last `history` before the newest record, nor more of them in memory
@@ -79,7 +81,12 @@ fn recover_with(
     history: Duration,
     window_bounds: WindowBounds,
 ) -> Result<Recovered, EngineError> {
-    let recovered = Recovered { types: BTreeMap::new(), trims, newest: engine.log_time() };
+    let recovered = Recovered {
+        types: BTreeMap::new(),
+        trims,
+        newest: engine.log_time(),
+        undecryptable: BTreeMap::new(),
+    };
     let (archive, encryption) = (engine.archive(), engine.encryption());
     let mut recovery = Recovery { recovered, rebuilding: None, window_bounds, archive, encryption };
     engine.load(&mut recovery)?;
@@ -156,8 +163,12 @@ impl Visitor for Recovery {
 impl Recovery {
     fn finish_type(&mut self) -> Result<(), EngineError> {
         if let Some(rebuilding) = self.rebuilding.take() {
-            if !self.encryption.may_be_unreadable(&rebuilding.type_name) {
-                rebuilding.require_decrypted()?;
+            let undecryptable = rebuilding.undecryptable().count();
+            if undecryptable > 0 {
+                if !self.encryption.may_be_unreadable(&rebuilding.type_name) {
+                    return Err(rebuilding.undecryptable_error());
+                }
+                self.recovered.undecryptable.insert(rebuilding.type_name.clone(), undecryptable);
             }
             let (type_name, state, trims) = rebuilding.finish(&self.window_bounds);
             self.recovered.trims.push(&type_name, trims);
@@ -271,18 +282,17 @@ impl Rebuilding {
         }
     }
 
-    /// Fails if an object of the type cannot be decrypted.
-    fn require_decrypted(&self) -> Result<(), EngineError> {
-        let reasons = self.objects.values().filter_map(|object| match object.unreadable_reason()? {
-            UnreadableReason::Undecryptable(reason) => Some((object.revision, reason.clone())),
+    /// The revisions of live objects that cannot be decrypted, and why.
+    fn undecryptable(&self) -> impl Iterator<Item = (Revision, &str)> {
+        self.objects.values().filter_map(|object| match object.unreadable_reason()? {
+            UnreadableReason::Undecryptable(reason) => Some((object.revision, reason.as_str())),
             UnreadableReason::Damaged => None,
-        });
-        match reasons.min_by_key(|(revision, _)| *revision) {
-            Some((revision, reason)) => {
-                Err(EngineError::Undecryptable { type_name: self.type_name.clone(), revision, reason })
-            }
-            None => Ok(()),
-        }
+        })
+    }
+
+    fn undecryptable_error(&self) -> EngineError {
+        let (revision, reason) = self.undecryptable().min().unwrap_or_default();
+        EngineError::Undecryptable { type_name: self.type_name.clone(), revision, reason: reason.to_owned() }
     }
 
     /// Drops every event up to this revision.

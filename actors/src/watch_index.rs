@@ -111,6 +111,9 @@ impl<T> WatchIndex<T> {
     /// Calls `visit` once for each session that this object may concern. The fields of a corrupt object are unknown, so it
     /// matches all values.
     pub fn find(&self, object: &Object, mut visit: impl FnMut(&T)) {
+        if object.key.is_hidden() {
+            return self.all_sessions().for_each(visit);
+        }
         let groups = [
             Some(&self.all),
             self.namespaces.get(object.key.namespace()),
@@ -129,6 +132,15 @@ impl<T> WatchIndex<T> {
         for group in groups.into_iter().flatten().chain(by_field) {
             group.values().for_each(&mut visit);
         }
+    }
+}
+
+impl<T> WatchIndex<T> {
+    /// Every session: a hidden key may be any.
+    fn all_sessions(&self) -> impl Iterator<Item = &T> {
+        let by_key = self.namespaces.values().chain(self.names.values()).chain(self.keys.values());
+        let by_field = self.fields.values().flat_map(HashMap::values);
+        [&self.all].into_iter().chain(by_key).chain(by_field).flat_map(Group::values)
     }
 }
 
@@ -151,7 +163,7 @@ mod tests {
 
     use bytes::Bytes;
     use pilothouse_types::filter::{FieldReader, LabelRule};
-    use pilothouse_types::object::{Draft, Pairs, Revision};
+    use pilothouse_types::object::{Draft, HIDDEN_KEY_BYTES, Pairs, Revision, UnreadableReason};
     use proptest::prelude::*;
 
     use super::*;
@@ -285,5 +297,25 @@ mod tests {
         let mut matches = Vec::new();
         index.find(&Object::new(draft, Revision(2)), |node| matches.push(*node));
         assert_eq!(matches, [77]);
+    }
+
+    #[test]
+    fn hidden_key_may_concern_every_session() {
+        let mut index = WatchIndex::default();
+        let interests = [
+            IndexKey::All,
+            IndexKey::Namespace("x".into()),
+            IndexKey::Name("a".into()),
+            IndexKey::Key(Key::namespaced("x", "a")),
+            IndexKey::Field((None, "phase".into()), "1".into()),
+        ];
+        for (number, interest) in (0..).zip(&interests) {
+            index.insert(number, interest, number);
+        }
+        let hidden = Key::hidden(&[1; HIDDEN_KEY_BYTES]);
+        let object = Object::unreadable(hidden, Revision(2), UnreadableReason::Damaged);
+        let mut found = BTreeSet::new();
+        index.find(&object, |number| found.extend([*number]));
+        assert_eq!(found.len(), interests.len());
     }
 }

@@ -82,8 +82,10 @@ impl Options {
         if self.resource.as_ref().is_some_and(|selected| *selected != resource) {
             return Ok(None);
         }
-        let selected =
-            |object: &Object| self.namespace.as_deref().is_none_or(|namespace| object.key.is_in(namespace));
+        let selected = |object: &Object| {
+            let is_in = |namespace| object.key.is_in(namespace) || object.key.is_hidden();
+            self.namespace.as_deref().is_none_or(is_in)
+        };
         let live = || records.objects.values().filter(|object| selected(object));
         if self.objects {
             let mut objects: Vec<_> = live().collect();

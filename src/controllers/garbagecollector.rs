@@ -24,7 +24,7 @@ use pilothouse_api::catalog::resource::Resource;
 use pilothouse_apimachinery::meta::{FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_types::bounded::RecentSet;
-use pilothouse_types::object::{Object, TypeName};
+use pilothouse_types::object::{Key, Object, TypeName};
 
 use super::client::Client;
 use super::events::Recorder;
@@ -56,6 +56,8 @@ struct State {
     numbers: HashMap<TypeName, u32>,
     /// Owners that a lookup did not find.
     absent: AbsentOwners,
+    /// The objects that cannot be decrypted, by type and hidden key. Nobody knows who owns them.
+    undecryptable: HashSet<(TypeName, Key)>,
 }
 
 /// The number of cached absent owners.
@@ -204,7 +206,11 @@ impl Controller for GarbageCollector {
             return;
         }
         let mut tasks = Vec::new();
-        if change.is_deleted {
+        if change.object.key.is_hidden() {
+            // It was removed: nothing else happens to it.
+            let hidden = (change.type_name.clone(), change.object.key.clone());
+            self.state.borrow_mut().undecryptable.remove(&hidden);
+        } else if change.is_deleted {
             let uid = Uid::new(&ObjectMeta::from_object(change.object).uid);
             self.state.borrow_mut().graph.remove(uid, &mut tasks);
         } else {
@@ -219,6 +225,8 @@ impl Controller for GarbageCollector {
         }
         let type_number = self.state.borrow_mut().type_number(type_name);
         let observed = self.state.borrow().graph.observed_of_type(type_number);
+        let hidden = snapshot.hidden().map(|object| (type_name.clone(), object.key.clone()));
+        self.state.borrow_mut().undecryptable.extend(hidden);
         let (resources, mut tasks) = (self.client.resource_index(), Vec::new());
         let mut listed = HashSet::new();
         let readable = snapshot.iter().filter(|object| object.is_readable());

@@ -142,12 +142,13 @@ impl LegacyTokenCleaner {
             && secrets.iter().any(|secret| secret.str("name") == object.key.name()))
     }
 
-    /// Whether a pod mentions the Secret in any field: a false match only keeps it.
+    /// Whether a pod mentions the Secret in any field, or cannot be read: a false match only keeps it.
     async fn is_mounted(&self, object: &Object) -> Result<bool> {
         let pods = self.client.snapshot(&TypeName::new("pods")).await?;
         let name = format!("\"{}\"", object.key.name());
         let mut pods_in_namespace = pods.scan(Some(object.key.namespace()), Bound::Unbounded);
-        Ok(pods_in_namespace.any(|pod| memchr::memmem::find(&pod.bytes, name.as_bytes()).is_some()))
+        Ok(pods_in_namespace
+            .any(|pod| !pod.is_readable() || memchr::memmem::find(&pod.bytes, name.as_bytes()).is_some()))
     }
 }
 

@@ -157,17 +157,20 @@ impl Run<'_> {
         u64::try_from(age).is_ok_and(|age| age >= MAX_WAIT.as_secs())
     }
 
-    /// Rewrites all objects, several at a time and in the order of their keys, until one is refused. Each group comes from a new
+    /// Rewrites all objects, several at a time and in the order of their keys, until one is refused. Objects that cannot be read refuse
+    /// it at the end, because the others may still need a new key. Each group comes from a new
     /// snapshot: an old one would keep the replaced objects in memory, and what is new since needs no migration.
     async fn rewrite_all(&self, resource: &Arc<Resource>, store: &TypeName) -> Result<Rewritten> {
-        let mut last: Option<Key> = None;
+        let (mut last, mut unreadable): (Option<Key>, Option<String>) = (None, None);
         loop {
             let snapshot = self.controller.client.snapshot(store).await?;
             let start = last.as_ref().map_or(Bound::Unbounded, |key| Bound::Excluded(key.as_str()));
             let objects: Vec<Arc<Object>> =
                 snapshot.scan(None, start).take(MIGRATIONS_IN_FLIGHT).cloned().collect();
             drop(snapshot);
-            let Some(end) = objects.last() else { return Ok(Rewritten::All) };
+            let Some(end) = objects.last() else {
+                return Ok(unreadable.map_or(Rewritten::All, Rewritten::Refused));
+            };
             last = Some(end.key.clone());
             let results = join_all(objects.iter().map(|object| self.rewrite(resource, object))).await;
             for (result, object) in results.into_iter().zip(&objects) {
@@ -177,7 +180,10 @@ impl Run<'_> {
                     Err(status) if matches!(status.code, 429 | 503 | 504) => return Err(status),
                     Err(status) => {
                         let message = format!("{UNHANDLED_ERROR}: {}: {status}", object.key.as_str());
-                        return Ok(Rewritten::Refused(message));
+                        if object.is_readable() {
+                            return Ok(Rewritten::Refused(message));
+                        }
+                        unreadable.get_or_insert(message);
                     }
                 }
             }

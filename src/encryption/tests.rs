@@ -57,6 +57,32 @@ fn content_is_bound_to_type_and_key() {
     assert_ne!(hidden(&secrets, &key), hidden(&kites, &key));
 }
 
+/// The configuration allows it: each key is tried.
+#[test]
+fn keys_of_the_same_name_are_told_apart_by_their_secrets() {
+    let secrets = TypeName::new("secrets");
+    let key = |secret: &str| format!(r#"{{"name":"one","secret":"{secret}"}}"#);
+    let (old, new) = (key("MDEyMzQ1Njc4OWFiY2RlZg=="), key("ZmVkY2JhOTg3NjU0MzIxMA=="));
+    let with_keys = |keys: &str| {
+        let file = format!(
+            r#"{{"kind":"EncryptionConfiguration","apiVersion":"apiserver.config.k8s.io/v1","resources":[
+            {{"resources":["secrets"],"providers":[{{"aesgcm":{{"keys":[{keys}]}}}}]}}]}}"#
+        );
+        let configured = Encryption::load(file.as_bytes(), Settings::default()).unwrap();
+        StoredEncryption::new(Some(Arc::new(configured)))
+    };
+    let (before, after) = (with_keys(&old), with_keys(&format!("{new},{old}")));
+    let draft = draft(Key::namespaced("n", "a"));
+    let stored = before.encrypt(&secrets, &draft).unwrap().unwrap();
+    let hidden_key = after.hidden_key(&secrets, &draft.key);
+    let decrypted = after.decrypt(&secrets, &hidden_key, &stored.bytes).unwrap();
+    assert_eq!(decrypted.key_id, stored.key_id);
+    let object = |key_id| Object::new(draft.clone(), Revision(2)).encrypted_with(key_id);
+    assert!(!after.is_current(&secrets, &object(decrypted.key_id)), "it has the old secret");
+    let rewritten = after.encrypt(&secrets, &draft).unwrap().unwrap();
+    assert!(after.is_current(&secrets, &object(rewritten.key_id)));
+}
+
 #[test]
 fn clear_records_are_read_only_with_an_identity_provider() {
     let encryption = encryption();

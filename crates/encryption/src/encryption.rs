@@ -17,7 +17,7 @@ use crate::key_id::WriteKey;
 use crate::kms::Plugin;
 use crate::limits::{RELOAD_PROBE_PAUSE, RELOAD_PROBE_TIMEOUT};
 use crate::observer::{NoObserver, Observer, hexadecimal};
-use crate::transformers::{Decrypted, ResourceNames, Surroundings, Transformers};
+use crate::transformers::{Decrypted, Encrypted, ResourceNames, Surroundings, Transformers};
 
 /// What does not change with the configuration.
 #[derive(Clone)]
@@ -235,6 +235,11 @@ impl ResourceEncryption {
         self.current.load().has_entry(&self.names)
     }
 
+    /// Whether values may be in clear text, or why not.
+    pub fn check_clear(&self) -> Result<(), DecryptError> {
+        self.current.load().check_clear(&self.names)
+    }
+
     /// What values are encrypted with now.
     pub fn write_key(&self) -> WriteKey {
         self.current.load().write_key(&self.names)
@@ -242,6 +247,15 @@ impl ResourceEncryption {
 
     /// Encrypts a value with the first provider. `context` is the path of the object. Never waits.
     pub fn encrypt<'v>(&self, plain: &'v [u8], context: &[u8]) -> Result<Cow<'v, [u8]>, EncryptError> {
+        self.encrypt_identified(plain, context).map(|encrypted| encrypted.bytes)
+    }
+
+    /// The same, and says what has encrypted the value.
+    pub fn encrypt_identified<'v>(
+        &self,
+        plain: &'v [u8],
+        context: &[u8],
+    ) -> Result<Encrypted<'v>, EncryptError> {
         self.current.load().encrypt(&self.names, plain, context)
     }
 

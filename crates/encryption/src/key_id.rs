@@ -4,8 +4,8 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use pilothouse_types::object::EncryptionKeyId;
 
-/// The number of a key: `name` and `source_type` are for those of KMS v2 plugins.
-pub(crate) fn key_id(prefix: &[u8], name: &str, source_type: i32) -> EncryptionKeyId {
+/// The number of a key: `prefix` is that of its provider, `name` tells its keys apart, and `source_type` is for those of KMS v2 plugins.
+pub(crate) fn key_id(prefix: &[u8], name: &[u8], source_type: i32) -> EncryptionKeyId {
     let mut hasher = DefaultHasher::new();
     (prefix, name, source_type).hash(&mut hasher);
     EncryptionKeyId(hasher.finish())

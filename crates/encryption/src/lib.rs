@@ -36,6 +36,5 @@ pub use error::{Attempt, DecryptError, EncryptError};
 pub use health::HealthCheck;
 pub use key_id::WriteKey;
 pub use observer::{Direction, NoObserver, OK, Observer, Transformation};
-pub use providers::key_id_of_value;
 pub use secret_key::SecretKey;
-pub use transformers::{Decrypted, ResourceTransformer, Transformers};
+pub use transformers::{Decrypted, Encrypted, ResourceTransformer, Transformers};

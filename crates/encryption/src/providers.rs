@@ -1,5 +1,6 @@
 //! The providers of a configuration: each has a prefix, and encrypts and decrypts what follows it.
 
+use openssl::sha::sha256;
 use pilothouse_types::object::EncryptionKeyId;
 
 use crate::ciphers::{AesCbc, AesGcm, CipherError, Secretbox};
@@ -11,10 +12,6 @@ use crate::observer::{NO_GRPC_STATUS, OK};
 
 /// What all encrypted values begin with. No object does: JSON begins with a brace, Protobuf with `k8s` and a zero byte.
 pub const ENCRYPTED_PREFIX: &[u8] = b"k8s:enc:";
-/// What the values of KMS v2 plugins begin with.
-const KMS_V2_PREFIX: &[u8] = b"k8s:enc:kms:v2:";
-/// Magic word, mark, provider, version, and the name of the key or of the plugin.
-const PREFIX_PARTS: usize = 5;
 
 /// A provider.
 pub enum Provider {
@@ -32,6 +29,8 @@ pub struct Opened {
     pub plain: Vec<u8>,
     /// Whether the provider would write it otherwise now.
     pub is_stale: bool,
+    /// What had encrypted it; `None` if nothing had.
+    pub key_id: Option<EncryptionKeyId>,
 }
 
 impl Provider {
@@ -46,7 +45,7 @@ impl Provider {
     }
 
     /// The name of the key that values are written with, for providers that may have several.
-    pub fn write_key(&self) -> Option<&str> {
+    pub fn write_key_name(&self) -> Option<&str> {
         match self {
             Provider::Keyed(provider) => provider.keys.first().map(|key| key.prefix.as_str()),
             _ => None,
@@ -54,15 +53,35 @@ impl Provider {
     }
 
     /// What values are encrypted with now.
-    pub fn write_key_id(&self) -> WriteKey {
+    pub fn write_key(&self) -> WriteKey {
         let key_id = match self {
             Provider::Identity => return WriteKey::Clear,
             Provider::Kms(Plugin::V2(provider)) => provider.write_key_id(),
-            Provider::Keyed(_) | Provider::Kms(Plugin::V1(_)) => key_id_of_value(
-                format!("{}{}", self.prefix(), self.write_key().unwrap_or_default()).as_bytes(),
-            ),
+            Provider::Kms(Plugin::V1(_)) => self.kms_key_id(b""),
+            Provider::Keyed(provider) => provider.keys.first().map(|key| key.id),
         };
         key_id.map_or(WriteKey::Unknown, WriteKey::Key)
+    }
+
+    /// What has encrypted a value, of which this is what follows the prefix, on its way to storage.
+    pub fn key_id_of_written(&self, data: &[u8]) -> Option<EncryptionKeyId> {
+        match self {
+            Provider::Identity => None,
+            Provider::Kms(_) => self.kms_key_id(data),
+            Provider::Keyed(provider) => provider.keys.first().map(|key| key.id),
+        }
+    }
+
+    /// The key of the plugin, if values name it; else the provider counts.
+    fn kms_key_id(&self, data: &[u8]) -> Option<EncryptionKeyId> {
+        let prefix = self.prefix().as_bytes();
+        match self {
+            Provider::Kms(Plugin::V2(_)) => {
+                let object = encrypted_object::decode(data).ok()?;
+                Some(key_id(prefix, object.key_id.as_bytes(), object.encrypted_dek_source_type))
+            }
+            _ => Some(key_id(prefix, b"", 0)),
+        }
     }
 
     /// Appends the encrypted value to `out`, without the prefix.
@@ -86,14 +105,14 @@ impl Provider {
         mut observe: impl FnMut(Option<&str>, &str),
     ) -> Result<Opened, Vec<Attempt>> {
         let (name, result) = match self {
-            Provider::Identity => return Ok(Opened { plain: data.to_vec(), is_stale: false }),
+            Provider::Identity => return Ok(Opened { plain: data.to_vec(), is_stale: false, key_id: None }),
             Provider::Keyed(provider) => return provider.decrypt(data, context, observe),
             Provider::Kms(Plugin::V1(provider)) => (provider.name(), provider.decrypt(data, context)),
             Provider::Kms(Plugin::V2(provider)) => (provider.name(), provider.decrypt(data, context)),
         };
         observe(None, result.as_ref().map_or_else(KmsFailure::status, |_| OK));
         match result {
-            Ok((plain, is_stale)) => Ok(Opened { plain, is_stale }),
+            Ok((plain, is_stale)) => Ok(Opened { plain, is_stale, key_id: self.kms_key_id(data) }),
             Err(failure) => Err(vec![Attempt {
                 provider: format!("kms provider {name:?}"),
                 reason: failure.to_string(),
@@ -102,24 +121,6 @@ impl Provider {
             }]),
         }
     }
-}
-
-/// What has encrypted a stored value; `None` if it is in clear text.
-pub fn key_id_of_value(stored: &[u8]) -> Option<EncryptionKeyId> {
-    stored.strip_prefix(ENCRYPTED_PREFIX)?;
-    let (prefix, data) = stored.split_at_checked(prefix_length(stored))?;
-    // Only objects of KMS v2 plugins name the key of the plugin. Those of other providers name theirs in the prefix.
-    let is_kms_v2 = prefix.starts_with(KMS_V2_PREFIX);
-    match is_kms_v2.then(|| encrypted_object::decode(data)) {
-        Some(Ok(object)) => Some(key_id(prefix, &object.key_id, object.encrypted_dek_source_type)),
-        Some(Err(_)) | None => Some(key_id(prefix, "", 0)),
-    }
-}
-
-/// The length of the parts that end with a colon.
-fn prefix_length(stored: &[u8]) -> usize {
-    let colons = stored.iter().enumerate().filter(|(_, byte)| **byte == b':');
-    colons.map(|(index, _)| index + 1).nth(PREFIX_PARTS - 1).unwrap_or(stored.len())
 }
 
 /// The algorithm of a provider with keys of its own.
@@ -170,6 +171,8 @@ struct KeyCipher {
     name: String,
     /// The name and a colon, as values carry it.
     prefix: String,
+    /// Two keys may have one name: what counts is the secret.
+    id: EncryptionKeyId,
     cipher: Cipher,
 }
 
@@ -216,7 +219,7 @@ impl KeyedProvider {
             match key.decrypt(rest, context) {
                 Ok(plain) => {
                     observe(Some(&key.prefix), OK);
-                    return Ok(Opened { plain, is_stale: index != 0 });
+                    return Ok(Opened { plain, is_stale: index != 0, key_id: Some(key.id) });
                 }
                 // Another key of the same name, or of one that begins with it, may fit.
                 Err(error) => {
@@ -256,7 +259,10 @@ impl KeyCipher {
         };
         let cipher = cipher
             .map_err(|error| format!("error while creating cipher for named key {}: {error}", key.name))?;
-        Ok(KeyCipher { name: key.name.clone(), prefix: format!("{}:", key.name), cipher })
+        let prefix = format!("{}:", key.name);
+        let written_prefix = [algorithm.prefix(), &prefix].concat();
+        let id = key_id(written_prefix.as_bytes(), &sha256(key.secret.bytes()), 0);
+        Ok(KeyCipher { name: key.name.clone(), prefix, id, cipher })
     }
 
     fn encrypt(&self, plain: &[u8], context: &[u8], out: &mut Vec<u8>) -> Result<(), CipherError> {
@@ -273,27 +279,5 @@ impl KeyCipher {
             Cipher::AesGcm(cipher) => cipher.decrypt(data, context),
             Cipher::Secretbox(cipher) => cipher.decrypt(data),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn values_of_different_keys_have_different_ids() {
-        let values: [&[u8]; 5] = [
-            b"k8s:enc:aescbc:v1:one:xyz",
-            b"k8s:enc:aescbc:v1:two:xyz",
-            b"k8s:enc:aesgcm:v1:one:xyz",
-            b"k8s:enc:kms:v1:one:xyz",
-            b"k8s:enc:kms:v2:one:",
-        ];
-        let ids: Vec<_> = values.iter().map(|value| key_id_of_value(value).unwrap()).collect();
-        for (index, id) in ids.iter().enumerate() {
-            assert!(!ids[..index].contains(id), "{index}");
-        }
-        assert_eq!(key_id_of_value(b"k8s:enc:aescbc:v1:one:other data"), Some(ids[0]));
-        assert_eq!(key_id_of_value(b"{\"kind\":\"k8s:enc:\"}"), None);
     }
 }

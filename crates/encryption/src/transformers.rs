@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pilothouse_types::clock::Clock;
+use pilothouse_types::object::EncryptionKeyId;
 
 use crate::configuration::{
     Configuration, GroupResource, KmsConfiguration, KmsVersion, ProviderConfiguration, ResourceProviders,
@@ -85,9 +86,9 @@ impl Transformers {
         names: &ResourceNames,
         plain: &'v [u8],
         context: &[u8],
-    ) -> Result<Cow<'v, [u8]>, EncryptError> {
+    ) -> Result<Encrypted<'v>, EncryptError> {
         match self.chain(names) {
-            None => Ok(Cow::Borrowed(plain)),
+            None => Ok(Encrypted { bytes: Cow::Borrowed(plain), key_id: None }),
             Some(chain) => self.call(chain, &names.exact).encrypt(plain, context),
         }
     }
@@ -105,8 +106,17 @@ impl Transformers {
                 names.exact,
                 shown_prefix(stored)
             ))),
-            None => Ok(Decrypted { bytes: Cow::Borrowed(stored), is_stale: false }),
+            None => Ok(Decrypted { bytes: Cow::Borrowed(stored), is_stale: false, key_id: None }),
             Some(chain) => self.call(chain, &names.exact).decrypt(stored, context),
+        }
+    }
+
+    /// Whether values of a resource may be in clear text.
+    pub(crate) fn check_clear(&self, names: &ResourceNames) -> Result<(), DecryptError> {
+        let is_identity = |provider: &Arc<Provider>| matches!(**provider, Provider::Identity);
+        match self.chain(names) {
+            Some(chain) if !chain.providers.iter().any(is_identity) => Err(not_encrypted(&names.exact)),
+            _ => Ok(()),
         }
     }
 
@@ -115,7 +125,7 @@ impl Transformers {
         let provider = self.chain(names).map(|chain| chain.providers.first());
         match provider {
             None => WriteKey::Clear,
-            Some(Some(provider)) => provider.write_key_id(),
+            Some(Some(provider)) => provider.write_key(),
             Some(None) => WriteKey::Unknown,
         }
     }
@@ -238,7 +248,7 @@ pub struct ResourceTransformer {
 impl ResourceTransformer {
     /// Encrypts a value with the first provider. `context` is the path of the object. Never waits.
     pub fn encrypt<'v>(&self, plain: &'v [u8], context: &[u8]) -> Result<Cow<'v, [u8]>, EncryptError> {
-        self.call().encrypt(plain, context)
+        self.call().encrypt(plain, context).map(|encrypted| encrypted.bytes)
     }
 
     /// Decrypts a value with the provider that its prefix names. The thread waits if a KMS plugin has to decrypt the data key.
@@ -258,6 +268,15 @@ impl std::fmt::Debug for ResourceTransformer {
     }
 }
 
+/// A value as it is to be stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Encrypted<'v> {
+    /// The value; borrowed if it is not encrypted.
+    pub bytes: Cow<'v, [u8]>,
+    /// What has encrypted it; `None` if it is not encrypted.
+    pub key_id: Option<EncryptionKeyId>,
+}
+
 /// A decrypted value.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Decrypted<'v> {
@@ -265,6 +284,8 @@ pub struct Decrypted<'v> {
     pub bytes: Cow<'v, [u8]>,
     /// Whether it was not stored as it would be now, so that a write that changes nothing has to store it again.
     pub is_stale: bool,
+    /// What had encrypted it; `None` if it was not encrypted.
+    pub key_id: Option<EncryptionKeyId>,
 }
 
 /// Without the value, which may be a Secret.
@@ -283,7 +304,7 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    fn encrypt<'v>(&self, plain: &'v [u8], context: &[u8]) -> Result<Cow<'v, [u8]>, EncryptError> {
+    fn encrypt<'v>(&self, plain: &'v [u8], context: &[u8]) -> Result<Encrypted<'v>, EncryptError> {
         let start = self.clock.moment();
         // A valid configuration has a provider for each of its resources. If one is missing all the same, nothing is stored in
         // clear text.
@@ -291,17 +312,21 @@ impl Call<'_> {
             return Err(EncryptError::NoProvider { resource: self.resource.to_owned() });
         };
         let result = match &**provider {
-            Provider::Identity => Ok(Cow::Borrowed(plain)),
+            Provider::Identity => Ok(Encrypted { bytes: Cow::Borrowed(plain), key_id: None }),
             provider => {
-                let mut out = Vec::from(provider.prefix());
-                provider.encrypt(plain, context, &mut out).map(|()| Cow::Owned(out))
+                let prefix = provider.prefix();
+                let mut out = Vec::from(prefix);
+                provider.encrypt(plain, context, &mut out).map(|()| {
+                    let key_id = provider.key_id_of_written(out.get(prefix.len()..).unwrap_or_default());
+                    Encrypted { bytes: Cow::Owned(out), key_id }
+                })
             }
         };
         self.observer.transformation(&Transformation {
             resource: self.resource,
             direction: Direction::ToStorage,
             prefix: provider.prefix(),
-            key: provider.write_key(),
+            key: provider.write_key_name(),
             status: if result.is_ok() { OK } else { NO_GRPC_STATUS },
             elapsed: self.clock.elapsed(start),
         });
@@ -328,14 +353,15 @@ impl Call<'_> {
                     continue;
                 }
                 observe("identity", None, OK);
-                return Ok(Decrypted { bytes: Cow::Borrowed(stored), is_stale: index != 0 });
+                return Ok(Decrypted { bytes: Cow::Borrowed(stored), is_stale: index != 0, key_id: None });
             }
             let prefix = provider.prefix();
             let Some(data) = stored.strip_prefix(prefix.as_bytes()) else { continue };
             match provider.decrypt(data, context, |key, status| observe(prefix, key, status)) {
                 Ok(opened) => {
                     let is_stale = opened.is_stale || index != 0;
-                    return Ok(Decrypted { bytes: Cow::Owned(opened.plain), is_stale });
+                    let (bytes, key_id) = (Cow::Owned(opened.plain), opened.key_id);
+                    return Ok(Decrypted { bytes, is_stale, key_id });
                 }
                 // A later provider of the same kind may have the key.
                 Err(failed) => attempts.extend(failed),
@@ -345,11 +371,21 @@ impl Call<'_> {
             return Err(DecryptError::Failed(attempts));
         }
         observe("unknown", None, NO_GRPC_STATUS);
-        Err(DecryptError::NoMatchingPrefix(match stored.starts_with(ENCRYPTED_PREFIX) {
-            true => format!("no provider of {} has the prefix {:?}", self.resource, shown_prefix(stored)),
-            false => format!("the data is not encrypted, and {} has no identity provider", self.resource),
-        }))
+        Err(match stored.starts_with(ENCRYPTED_PREFIX) {
+            true => DecryptError::NoMatchingPrefix(format!(
+                "no provider of {} has the prefix {:?}",
+                self.resource,
+                shown_prefix(stored)
+            )),
+            false => not_encrypted(self.resource),
+        })
     }
+}
+
+fn not_encrypted(resource: &str) -> DecryptError {
+    DecryptError::NoMatchingPrefix(format!(
+        "the data is not encrypted, and {resource} has no identity provider"
+    ))
 }
 
 /// The prefix of an encrypted value, as far as it may be shown: `k8s:enc:aescbc:v1:key1:`.

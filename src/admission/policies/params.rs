@@ -1,5 +1,6 @@
 //! The parameter objects that bindings name.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use pilothouse_admission::policies::policy::{Binding, ParamRef, Policy};
@@ -99,8 +100,6 @@ async fn list_all(
 ) -> Result<Vec<Arc<Object>>, String> {
     let snapshot = write.backend.stores.snapshot(&stored.store, write.call.permit()).await;
     let snapshot = snapshot.map_err(|error| error.to_string())?;
-    let in_namespace = snapshot
-        .iter()
-        .filter(|object| namespace.is_none_or(|namespace| object.key.namespace() == namespace));
-    Ok(in_namespace.cloned().collect())
+    // Those that cannot be decrypted may be in any namespace: they are not skipped.
+    Ok(snapshot.scan(namespace, Bound::Unbounded).cloned().collect())
 }

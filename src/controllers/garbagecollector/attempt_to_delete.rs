@@ -219,6 +219,9 @@ impl GarbageCollector {
 
     /// Completes a foreground deletion without blocking dependents, or adds tasks for the remaining ones.
     async fn release(&self, item: &Item, uid: Uid) -> Result<Outcome> {
+        if let Some(wait) = self.wait_for_undecryptable() {
+            return Ok(wait);
+        }
         let blocking = self.state.borrow().graph.blocking(uid);
         if blocking.is_empty() {
             return self.remove_finalizer(item, FOREGROUND_FINALIZER).await;
@@ -234,10 +237,21 @@ impl GarbageCollector {
         Ok(Outcome::Done)
     }
 
+    /// An owner with finalizers of the collector stays while there are objects that cannot be decrypted: they may be its dependents,
+    /// and may come back with their key.
+    fn wait_for_undecryptable(&self) -> Option<Outcome> {
+        let state = self.state.borrow();
+        let (type_name, _) = state.undecryptable.iter().next()?;
+        Some(Outcome::Retry(format!("{type_name} that cannot be decrypted may depend on it")))
+    }
+
     /// Orphans all dependents, then removes the owner's finalizer.
     pub(super) async fn orphan(&self, uid: Uid) -> Result<Outcome> {
         let Some(item) = self.find(uid).await? else { return Ok(Outcome::Done) };
         self.catch_up().await?;
+        if let Some(wait) = self.wait_for_undecryptable() {
+            return Ok(wait);
+        }
         let dependents = self.state.borrow().graph.dependents(uid);
         let owners = std::slice::from_ref(&item.uid);
         let removals = dependents.into_iter().map(|dependent| async move {

@@ -17,6 +17,7 @@ use pilothouse_apimachinery::query::Query;
 use pilothouse_encryption::HealthCheck as KmsCheck;
 use pilothouse_types::clock::{Clock, Moment};
 use pilothouse_types::lock::Lock;
+use pilothouse_types::object::TypeName;
 use tokio::sync::watch;
 
 use crate::limits::{STORAGE_PROBE_INTERVAL, UNREADABLE_GUARDS_LISTED};
@@ -48,6 +49,8 @@ pub struct Health {
     pub indexes: Arc<LiveIndexes>,
     /// How much space the store has left.
     pub space: Space,
+    /// How many stored objects could not be decrypted at the start, by type.
+    pub undecryptable: Arc<BTreeMap<TypeName, usize>>,
     /// The checks of the KMS plugins that protect stored objects.
     pub kms: Vec<KmsCheck>,
 }
@@ -80,6 +83,9 @@ enum Check {
     /// How much space the store has left. It never fails: reads, deletions and watches go on when the store is full, and a server
     /// that is taken out of service could not be asked to delete anything.
     Space,
+    /// Every stored object could be decrypted at the start. It never fails, like [`Check::Space`]: everything else works, and a
+    /// restart would not help.
+    Decryption,
     /// Shutdown has not begun.
     Shutdown,
 }
@@ -99,16 +105,22 @@ impl Check {
             Check::Controllers => "poststarthook/start-controllers",
             Check::Guards => "readable-guards",
             Check::Space => "storage-space",
+            Check::Decryption => "storage-decryption",
             Check::Shutdown => "shutdown",
         }
     }
 
     /// What an operator should know although the check passes.
-    fn warning(self, worker: &Worker) -> Option<&'static str> {
-        match (self, worker.shared.health.space.level()) {
-            (Check::Space, SpaceLevel::Low) => Some("the store has little space left"),
+    fn warning(self, health: &Health) -> Option<String> {
+        match (self, health.space.level()) {
+            (Check::Space, SpaceLevel::Low) => Some("the store has little space left".to_owned()),
             (Check::Space, SpaceLevel::Full) => {
-                Some("the store has no space left, growing writes are refused")
+                Some("the store has no space left, growing writes are refused".to_owned())
+            }
+            (Check::Decryption, _) => {
+                let counts = health.undecryptable.iter().map(|(name, count)| format!("{count} of {name}"));
+                let counts: Vec<String> = counts.collect();
+                Some(format!("objects that could not be decrypted at the start: {}", counts.join(", ")))
             }
             _ => None,
         }
@@ -117,7 +129,7 @@ impl Check {
     async fn run(self, worker: &Worker) -> Result<(), String> {
         let health = &worker.shared.health;
         match self {
-            Check::Ping | Check::Log | Check::Space => Ok(()),
+            Check::Ping | Check::Log | Check::Space | Check::Decryption => Ok(()),
             Check::Etcd | Check::EtcdReadiness => match health.fatal.raised() {
                 Some(reason) => Err(reason),
                 None => health.probe_storage(&worker.backend.clock).await,
@@ -262,7 +274,10 @@ fn checks_for(worker: &Worker, endpoint: &str) -> Vec<Check> {
     let has_controllers = is_ready && worker.shared.health.controllers.is_some();
     checks.extend(OWN.iter().filter(|check| **check != Check::Controllers || has_controllers));
     // Not of /livez: a restart would not help.
-    checks.extend([Check::Guards, Check::Space, Check::Shutdown].iter().filter(|_| is_ready));
+    checks.extend([Check::Guards, Check::Space].iter().filter(|_| is_ready));
+    let is_undecryptable = !worker.shared.health.undecryptable.is_empty();
+    checks.extend([Check::Decryption].iter().filter(|_| is_ready && is_undecryptable));
+    checks.extend([Check::Shutdown].iter().filter(|_| is_ready));
     checks
 }
 
@@ -301,7 +316,7 @@ async fn run_checks(worker: &Worker, endpoint: &str, checks: &[Check], query: &Q
         let result = check.run(worker).await;
         worker.shared.metrics.slis.count_check(name, endpoint, result.is_ok());
         match result {
-            Ok(()) => match check.warning(worker) {
+            Ok(()) => match check.warning(&worker.shared.health) {
                 Some(warning) => lines.push_str(&format!("[+]{name} ok: warning: {warning}\n")),
                 None => lines.push_str(&format!("[+]{name} ok\n")),
             },

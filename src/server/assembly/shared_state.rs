@@ -172,6 +172,7 @@ fn health(
         controllers: controllers.is_enabled().then(|| controllers.down()),
         indexes: indexes.clone(),
         space: storage.space.clone(),
+        undecryptable: storage.undecryptable.clone(),
         kms,
     }
 }

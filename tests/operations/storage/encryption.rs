@@ -124,6 +124,10 @@ fn object_whose_key_is_missing_is_an_error_and_comes_back_with_the_key() {
     admin.post(SECRETS, &secret("new", "other")).ok();
     admin.get(&format!("{SECRETS}/new")).ok();
     admin.get("/api/v1/namespaces/default/configmaps").ok();
+    let ready = admin.get("/readyz?verbose");
+    let warning =
+        "[+]storage-decryption ok: warning: objects that could not be decrypted at the start: 1 of secrets";
+    assert!(ready.status == 200 && ready.text().contains(warning), "{}", ready.text());
     server.stop();
 
     configuration.change(&json!([aesgcm(&KEYS)]));
@@ -245,7 +249,7 @@ fn kms_plugin_may_be_killed_and_restarted_under_load() {
     // Without the plugin, a start waits for it.
     plugin.kill();
     let starting = std::thread::spawn({
-        let (data, flag) = (data.clone(), configuration.flag.clone());
+        let flag = configuration.flag;
         move || Server::start_in(&data, &[&flag])
     });
     let _plugin = Plugin::start(directory.path());

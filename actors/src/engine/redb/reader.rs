@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pilothouse_types::object::{Key, Object, Revision, TypeName};
+use pilothouse_types::object::{Object, Revision, TypeName};
 use redb::{Database, ReadableDatabase as _};
 
 use super::database::{ReadableHandle, catch_panic, fault};
@@ -90,9 +90,9 @@ impl Reader {
             }
             let last = previous.as_ref().map(|last| Arc::new(last.at_revision(revision)));
             let Some(object) = object.or(last) else { return Ok(false) };
-            // Nobody can say whom it concerns: a watch that takes it for somebody else's would miss it.
-            let previous_key = previous.as_ref().map(|previous| &previous.key);
-            if object.key.is_hidden() || previous_key.is_some_and(Key::is_hidden) {
+            // Nobody can say whom it concerns: a watch that takes it for somebody else's would miss it. Recovery leaves such events
+            // out as well.
+            if !object.is_readable() || previous.as_ref().is_some_and(|previous| !previous.is_readable()) {
                 return Ok(false);
             }
             bytes += object.bytes.len() + previous.as_ref().map_or(0, |previous| previous.bytes.len());

@@ -99,7 +99,7 @@ impl KmsV2 {
     pub fn write_key_id(&self) -> Option<EncryptionKeyId> {
         let seed = self.write_seed.load();
         let seed = seed.as_deref()?;
-        Some(key_id(self.prefix.as_bytes(), &seed.key_id, HKDF_SHA256_XNONCE_AES_GCM_SEED))
+        Some(key_id(self.prefix.as_bytes(), seed.key_id.as_bytes(), HKDF_SHA256_XNONCE_AES_GCM_SEED))
     }
 
     /// Appends the encrypted value to `out`.
