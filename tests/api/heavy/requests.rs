@@ -336,7 +336,8 @@ fn large_watch_events_are_encoded_on_heavy_pool() {
     let server = server();
     let mut client = server.admin();
     let begin = client.post(MAPS, &json!({"metadata": {"name": "a-small"}})).ok();
-    let initial = format!("{MAPS}?watch=true&timeoutSeconds=1");
+    // Long enough for all events, also beside other tests.
+    let initial = format!("{MAPS}?watch=true&timeoutSeconds=3");
     let later =
         format!("{initial}&resourceVersion={}", begin["metadata"]["resourceVersion"].as_str().unwrap());
     let large: serde_json::Map<String, Value> =
