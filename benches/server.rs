@@ -1,7 +1,7 @@
 //! Speed and memory of the whole server, each figure beside the floor it is compared to.
 //!
 //! `cargo bench --bench server` runs all of it; `-- start`, `-- get`, `-- create`, `-- status`, `-- contend`, `-- list`, `-- many`,
-//! `-- rights`, `-- hostile` run a part.
+//! `-- rights`, `-- hostile`, `-- backup` run a part.
 //! docs/numbers.md keeps what it printed.
 
 #![allow(
@@ -14,10 +14,13 @@
 
 mod support;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use support::load::{
-    Measured, Until, drain, fetch_body, merge_patch, probe, request, request_for, run, send_repeatedly,
+    Measured, Until, drain, fetch_body, merge_patch, probe, request, request_for, run, run_open_loop,
+    send_repeatedly,
 };
 use support::process::{Process, scratch};
 
@@ -61,6 +64,68 @@ fn main() {
     if is_selected("hostile") {
         hostile();
     }
+    if is_selected("backup") {
+        backup();
+    }
+}
+
+/// How long writes wait while backups are made one after the other, and how much memory that takes.
+fn backup() {
+    const OBJECTS: u64 = 100_000;
+    const ROUNDS: usize = 5;
+    const TIME: Duration = Duration::from_secs(10);
+    let (server, _) = Process::server(&scratch("backup"), "redb");
+    fill(server.port, OBJECTS);
+    let whole = request("GET", "/backup", "");
+    // Once before anything is measured: the pages of the file are in memory then.
+    drain(server.port, 1, 1, &whole);
+    let peak = server.peak_mib(|| {
+        let (bytes, elapsed) = drain(server.port, 1, 1, &whole);
+        println!("  backup of {:.0} MB alone: {:.2} s", bytes as f64 / 1e6, elapsed.as_secs_f64());
+    });
+    println!("backup, 100,000 objects, no writes: {peak:.1} MiB more than before at the most (goal: a few)");
+    let updates = |port: u16| {
+        run_open_loop(port, 64, 1_000, TIME, 200, |number| {
+            // The steps visit all objects in an order of their own.
+            let number = number * 7_919 % OBJECTS;
+            request("PUT", &format!("{COLLECTION}/c-{number}"), &config_map(number, 1_024))
+        })
+    };
+    let mut ratios = Vec::new();
+    for round in 1..=ROUNDS {
+        let mut alone = updates(server.port);
+        let (port, before) = (server.port, server.resident_mib());
+        let is_over = Arc::new(AtomicBool::new(false));
+        let backups = std::thread::spawn({
+            let (is_over, whole) = (Arc::clone(&is_over), whole.clone());
+            move || {
+                let mut elapsed = Vec::new();
+                while !is_over.load(Ordering::Relaxed) {
+                    elapsed.push(drain(port, 1, 1, &whole).1.as_secs_f64());
+                }
+                elapsed
+            }
+        });
+        let mut beside = updates(server.port);
+        is_over.store(true, Ordering::Relaxed);
+        let elapsed = backups.join().unwrap();
+        let [p50, p99] = [0.5, 0.99].map(|share| (alone.percentile(share), beside.percentile(share)));
+        let ratio = p99.1.as_secs_f64() / p99.0.as_secs_f64();
+        println!(
+            "backup, round {round}: {} backups of {:.1} s; writes p50 {:?}, {:?} with backups; p99 {:?}, {:?}: \
+             {ratio:.2} times; {:.0} MiB more resident",
+            elapsed.len(),
+            elapsed.iter().sum::<f64>() / elapsed.len() as f64,
+            p50.0,
+            p50.1,
+            p99.0,
+            p99.1,
+            server.resident_mib() - before,
+        );
+        ratios.push(ratio);
+    }
+    ratios.sort_by(f64::total_cmp);
+    println!("backup: median {:.2} times the p99 of writes without (goal 1.5)", ratios[ROUNDS / 2]);
 }
 
 /// How long health checks and small reads wait while requests come that are as heavy as the server takes them.

@@ -88,6 +88,8 @@ pub const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub const UNREADABLE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often health checks probe the storage; between two probes they report the last result.
 pub const STORAGE_PROBE_INTERVAL: Duration = Duration::from_millis(200);
+/// How long a health check waits for the storage: as long as the reference's `--etcd-healthcheck-timeout`.
+pub const STORAGE_PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Objects that cannot be read which a health check names.
 pub const UNREADABLE_GUARDS_LISTED: usize = 100;
 /// How long the acceptor may take to notice that it is paused; then the listening socket is closed.

@@ -21,7 +21,7 @@ use pilothouse_types::object::{Revision, TypeName};
 use crate::engine::{Batch, Engine, EngineError, Stats, Write};
 use crate::fatal::Fatal;
 use crate::history_bounds::HistoryBounds;
-use crate::limits::{BATCH_BYTES, BATCH_WRITES, TRIM_PER_BATCH, TRIM_PER_WRITE};
+use crate::limits::{BATCH_BYTES, BATCH_WRITES, RESERVED_BATCH_BYTES, TRIM_PER_BATCH, TRIM_PER_WRITE};
 use crate::log_time::LogClock;
 use crate::space::{Space, SpaceLevel, SpaceLimits};
 use crate::trim_queue::TrimQueue;
@@ -143,9 +143,11 @@ impl Committer {
         let mut batch = Batch::default();
         let mut committed: HashMap<TypeName, StoreCommit> = HashMap::new();
         let mut bytes = 0;
+        // What needs little space must not fail together with what needs much.
+        let most_bytes = if self.deps.space.is_full() { RESERVED_BATCH_BYTES } else { BATCH_BYTES };
         while let Some(next) = self.waiting.front() {
             bytes += next.write.record.weight();
-            let full = batch.writes.len() >= BATCH_WRITES || bytes > BATCH_BYTES;
+            let full = batch.writes.len() >= BATCH_WRITES || bytes > most_bytes;
             if full && !batch.writes.is_empty() {
                 break;
             }
@@ -189,10 +191,23 @@ impl Committer {
 
     /// Measures how much space is left.
     fn measure_space(&mut self) {
+        let Some(mut level) = self.space_level() else { return };
+        if level < SpaceLevel::Full
+            && self.deps.space.is_full()
+            && let Some(engine) = &mut self.engine
+        {
+            // Before anybody takes the space.
+            engine.restore_reserve();
+            level = self.space_level().unwrap_or(level);
+        }
+        self.set_space(level);
+    }
+
+    /// How much space is left now.
+    fn space_level(&self) -> Option<SpaceLevel> {
         // An error here says nothing about the log: the level stays what it was.
-        let Some(Ok(stats)) = self.engine.as_ref().map(|engine| engine.stats()) else { return };
-        let present = self.deps.space.level();
-        self.set_space(self.deps.space_limits.level(&stats, present));
+        let stats = self.engine.as_ref()?.stats().ok()?;
+        Some(self.deps.space_limits.level(&stats, self.deps.space.level()))
     }
 
     fn set_space(&self, level: SpaceLevel) {

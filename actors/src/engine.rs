@@ -73,6 +73,8 @@ pub struct Disk {
     pub total_bytes: u64,
     /// Bytes that the file takes on it: fewer than its size if it has holes.
     pub file_bytes: u64,
+    /// Bytes of the free ones that are kept for what frees space, such as deletions.
+    pub kept_bytes: u64,
 }
 
 /// Receives the output of [`Engine::load`]: each type once, followed by its records.
@@ -94,6 +96,9 @@ pub trait Engine: Send {
 
     /// Called after some time without commits: prepares the log for a fast start after a crash, and notes the time.
     fn settle(&mut self, now: LogTime) -> Result<(), EngineError>;
+
+    /// Called before writes may let the log grow again that was full: takes back what is kept for deletions, as far as there is space.
+    fn restore_reserve(&mut self) {}
 
     /// The time that was noted last.
     fn log_time(&self) -> LogTime;

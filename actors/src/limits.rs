@@ -37,8 +37,11 @@ pub fn full_mark(total_bytes: u64) -> u64 {
 }
 /// The room counts as low when it is less than this many times the mark for full.
 pub const SPACE_LOW_FACTOR: u64 = 4;
-/// A batch of so many bytes may use the reserve on the disk.
+/// A batch of so many bytes may use the reserve on the disk. While the disk is full, batches are not larger, unless by one large write.
 pub const RESERVED_BATCH_BYTES: usize = 128 << 10;
+/// How often a write that needs no more space begins again when it was undone on account of others that do: each time the file of the
+/// store is opened again.
+pub const FULL_DISK_REPEATS: u32 = 3;
 /// The reserve on the disk is restored when the disk has this many times its size.
 pub const RESERVE_MIN_FREE_FACTOR: u64 = 4;
 /// By how many bytes an object may still grow when the store is full: enough for a deletion timestamp, a condition or a renewed lease.

@@ -80,7 +80,8 @@ impl SpaceLimits {
         let full = full_mark(disk.total_bytes);
         // Pages of the file that are free can be used again, although the disk does not count them.
         let reusable = disk.file_bytes.saturating_sub(stats.record_bytes + stats.record_bytes / 4);
-        Some(Margin { left: disk.free_bytes.saturating_add(reusable), full, low: full * SPACE_LOW_FACTOR })
+        let free = disk.free_bytes.saturating_sub(disk.kept_bytes);
+        Some(Margin { left: free.saturating_add(reusable), full, low: full * SPACE_LOW_FACTOR })
     }
 
     fn quota_margin(self, stats: &Stats) -> Option<Margin> {
@@ -125,9 +126,26 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn level(free: u64, file: u64, records: u64, present: SpaceLevel) -> SpaceLevel {
-        let disk = Disk { free_bytes: free * MIB, total_bytes: 64 * MIB, file_bytes: file * MIB };
+        level_with(0, free, file, records, present)
+    }
+
+    fn level_with(kept: u64, free: u64, file: u64, records: u64, present: SpaceLevel) -> SpaceLevel {
+        let disk = Disk {
+            free_bytes: free * MIB,
+            total_bytes: 64 * MIB,
+            file_bytes: file * MIB,
+            kept_bytes: kept * MIB,
+        };
         let stats = Stats { records: 1, file_bytes: 0, record_bytes: records * MIB, disk: Some(disk) };
         SpaceLimits::default().level(&stats, present)
+    }
+
+    #[test]
+    fn space_that_is_kept_for_deletions_is_no_room() {
+        assert_eq!(level(7, 10, 8, SpaceLevel::Full), SpaceLevel::Low);
+        assert_eq!(level_with(4, 7, 10, 8, SpaceLevel::Full), SpaceLevel::Full);
+        assert_eq!(level_with(4, 9, 10, 8, SpaceLevel::Full), SpaceLevel::Low);
+        assert_eq!(level_with(4, 2, 40, 8, SpaceLevel::Ample), SpaceLevel::Ample, "30 MiB of the file are free");
     }
 
     #[test]

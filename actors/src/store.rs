@@ -13,6 +13,7 @@
 
 mod handlers;
 mod messages;
+mod rollback;
 pub mod write_turns;
 mod writes;
 
@@ -133,7 +134,7 @@ impl Store {
         } else if self.deps.space.is_full() && self.lets_store_grow(&command) {
             StoreError::NoSpace
         } else if let Some(slot) = self.deps.write_limiter.take(command.bytes()) {
-            self.enter(command, Responder { reply, _permit: permit, _slot: slot });
+            self.enter(command, Responder::new(reply, permit, slot));
             return receiver;
         } else {
             StoreError::Busy
@@ -404,30 +405,8 @@ impl Store {
     /// Fails all pending and waiting requests: the state on disk is unknown, or the store ends.
     fn fail_pending(&mut self) {
         self.has_failed = true;
-        self.refuse_pending(&StoreError::Unavailable);
-    }
-
-    /// Undoes all pending writes: the disk is full, and none of them was written.
-    fn roll_back(&mut self) {
-        self.rollbacks += 1;
-        // Nothing was written, so the type may be advanced for a reader.
-        self.last_at = None;
-        self.refuse_pending(&StoreError::NoSpace);
-    }
-
-    fn refuse_pending(&mut self, error: &StoreError) {
-        for pending in self.pending.drain(..) {
-            match pending {
-                Pending::Write(_, writer) => writer.answer(Err(error.clone())),
-                Pending::AdvanceRevision(.., Some(writer)) => writer.answer(Err(error.clone())),
-                Pending::AdvanceRevision(.., None) => {}
-            }
-        }
-        for next in self.in_flight.drain().flat_map(|(_, entry)| entry.queue.into_all()) {
-            match next {
-                Queued::Write((_, writer)) => writer.answer(Err(error.clone())),
-                Queued::Reader(reader) => reader.answer(Err(error.clone())),
-            }
+        for (_, writer) in self.take_pending(&StoreError::Unavailable) {
+            writer.answer(Err(StoreError::Unavailable));
         }
     }
 

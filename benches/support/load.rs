@@ -70,6 +70,50 @@ pub fn run(
     })
 }
 
+/// Sends `rate` requests a second for some time, each when it is due if one of the connections is free. A latency counts from that
+/// moment, so a server that stalls delays all requests that were due meanwhile.
+pub fn run_open_loop(
+    port: u16,
+    connections: usize,
+    rate: u32,
+    time: Duration,
+    status: u16,
+    request: impl Fn(u64) -> Vec<u8> + Clone + 'static,
+) -> Measured {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async move {
+        let mut streams = Vec::new();
+        for _ in 0..connections {
+            streams.push(connect(port).await);
+        }
+        let (start, expected) = (Instant::now(), format!("HTTP/1.1 {status} "));
+        let next = std::rc::Rc::new(std::cell::Cell::new(0_u32));
+        let tasks = streams.into_iter().map(|mut stream| {
+            let (request, next, expected) = (request.clone(), next.clone(), expected.clone());
+            tokio::task::spawn_local(async move {
+                let (mut latencies, mut buffer) = (Vec::new(), Vec::with_capacity(64 << 10));
+                loop {
+                    let number = next.replace(next.get() + 1);
+                    let due = start + Duration::from_secs(1) / rate * number;
+                    if due >= start + time {
+                        return latencies;
+                    }
+                    tokio::time::sleep_until(due.into()).await;
+                    stream.write_all(&request(number.into())).await.unwrap();
+                    let head = read_response(&mut stream, &mut buffer).await;
+                    assert!(head.starts_with(&expected), "unexpected answer: {head}");
+                    latencies.push(due.elapsed());
+                }
+            })
+        });
+        let mut latencies = Vec::new();
+        for task in tasks.collect::<Vec<_>>() {
+            latencies.extend(task.await.unwrap());
+        }
+        Measured { responses: latencies.len() as u64, elapsed: start.elapsed(), latencies }
+    })
+}
+
 /// Sends a request every few milliseconds on one connection, as a health check does, and measures the answers.
 pub fn probe(port: u16, time: Duration, request: &[u8]) -> Measured {
     const PAUSE: Duration = Duration::from_millis(5);

@@ -19,5 +19,6 @@ pub mod openapi;
 mod render;
 mod resource;
 mod seated_body;
+pub mod storage_probe;
 mod streamed_body;
 pub mod worker;

@@ -1,9 +1,12 @@
-//! What is stored: formats of earlier versions, backups, encryption, full disks.
+//! What is stored: formats of earlier versions, backups, encryption; full, slow and broken disks, and all of it in turns.
 
 mod backup;
+mod cycles;
 mod encryption;
+mod faulty_disk;
 mod formats;
 mod full_disk;
+mod small_disk;
 
 use std::process::{Command, Output};
 

@@ -11,10 +11,8 @@ pub fn run(command: &mut Command) -> String {
     text(&output.stdout)
 }
 
-/// The interpreter of a virtual environment with these packages, such as `name==1.2`. The first package names the environment,
-/// which is kept for the next run.
-pub fn environment(packages: &[&str]) -> PathBuf {
-    let name = packages[0].split("==").next().expect("a name");
+/// The interpreter of a virtual environment of this name with these packages, such as `name==1.2`. It is kept for the next run.
+pub fn environment(name: &str, packages: &[&str]) -> PathBuf {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("python-{name}"));
     let python = home.join("bin/python");
     let done = home.join(packages.join(" "));

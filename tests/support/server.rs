@@ -3,10 +3,11 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 
 use pilothouse_types::lock::Lock;
@@ -50,6 +51,16 @@ type Lines = Arc<Lock<Vec<String>>>;
 /// A directory on the build's disk, because /tmp may be in memory.
 pub fn temp_directory() -> TempDir {
     TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory")
+}
+
+/// The flag for a port that a server can have again after a restart: it is free, and none of those that the system gives to outgoing
+/// connections.
+pub fn lasting_port() -> String {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 10_000 + u16::try_from(std::process::id() % 10_000).expect("a small number");
+    let port = || first + NEXT.fetch_add(1, Ordering::Relaxed);
+    let port = std::iter::repeat_with(port).find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    format!("--secure-port={}", port.expect("a port"))
 }
 
 fn collect(stream: impl Read + Send + 'static) -> Lines {

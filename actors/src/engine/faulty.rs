@@ -38,6 +38,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Plan {
     fault: Option<(usize, Fault)>,
+    /// The fault of every commit.
+    lasting_fault: Option<Fault>,
     is_blocked: bool,
     /// The number of writes of every commit so far.
     commits: Vec<usize>,
@@ -50,6 +52,11 @@ impl Faults {
     pub fn fail_after(&self, successes: usize, fault: Fault) {
         let mut plan = self.0.plan.lock();
         plan.fault = Some((plan.commits.len() + successes, fault));
+    }
+
+    /// Lets all commits fail from now on; with `None` none.
+    pub fn set_lasting(&self, fault: Option<Fault>) {
+        self.0.plan.lock().lasting_fault = fault;
     }
 
     /// Blocks all commits from now on until [`Faults::release`].
@@ -90,7 +97,8 @@ impl Faults {
         while plan.is_blocked {
             plan = wait(&self.0.changed, plan);
         }
-        plan.fault.filter(|(commit, _)| *commit == number).map(|(_, fault)| fault)
+        let fault = plan.fault.filter(|(commit, _)| *commit == number).map(|(_, fault)| fault);
+        fault.or(plan.lasting_fault)
     }
 }
 
@@ -133,6 +141,10 @@ impl Engine for Faulty {
 
     fn encryption(&self) -> Arc<dyn Encryption> {
         self.inner.encryption()
+    }
+
+    fn restore_reserve(&mut self) {
+        self.inner.restore_reserve();
     }
 
     fn log_time(&self) -> LogTime {

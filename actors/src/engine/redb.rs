@@ -15,30 +15,33 @@
 
 mod backup;
 mod database;
+#[cfg(feature = "testing")]
+mod disk_faults;
+mod full_disk;
 mod reader;
 mod reserve;
 mod synced_file;
 
 use std::collections::HashMap;
-use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::sys::statvfs::statvfs;
 use pilothouse_types::object::{Revision, TypeName};
 use redb::{ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 
 pub use self::backup::{RestoreError, Restored, restore};
+#[cfg(feature = "testing")]
+pub use self::disk_faults::DiskFaults;
 
 use self::backup::Source;
 use self::database::{
-    FileFormat, OpenDatabase, catch_panic, fault, read_format, unknown_state, write_format,
+    FileFormat, OpenDatabase, catch_panic, fault, read_format, write_format,
 };
 use self::reader::Reader;
 use self::reserve::Reserve;
-use super::{Batch, Counters, Disk, Engine, EngineError, Stats, Visitor, Write};
+use self::synced_file::{OpenFile, system_files};
+use super::{Batch, Counters, Disk, Engine, EngineError, Stats, Visitor};
 use crate::archive::Archive;
 use crate::backup::BackupSource;
 use crate::encryption::{Encryption, NoEncryption};
@@ -47,7 +50,7 @@ use crate::engine::record::RecordHead;
 use crate::engine::record::{Record, RecordDecoder};
 use crate::limits::{
     COMPACTION_BYTES_PER_QUIET_SECOND, COMPACTION_MAX_RECORD_BYTES, COMPACTION_MIN_BYTES,
-    COMPACTION_MIN_RATIO, LOG_TIME_INTERVAL, LOG_TIME_NOTED_FOR, RESERVED_BATCH_BYTES,
+    COMPACTION_MIN_RATIO, LOG_TIME_INTERVAL, LOG_TIME_NOTED_FOR,
 };
 use crate::log_time::LogTime;
 
@@ -73,9 +76,6 @@ const FORMAT: u64 = 3;
 const OLDEST_FORMAT: u64 = 1;
 /// The file format of redb itself, which only redb can check.
 const REDB_FORMAT: u64 = 3;
-/// The unit in which the system counts the blocks of a file, whatever the file system uses.
-const STAT_BLOCK_BYTES: u64 = 512;
-
 /// The open file.
 pub struct Redb {
     path: PathBuf,
@@ -103,7 +103,17 @@ pub struct Redb {
 impl Redb {
     /// Opens the file, or creates it.
     pub fn open(path: &Path) -> Result<Redb, EngineError> {
-        let (database, repaired) = OpenDatabase::open(path)?;
+        Redb::open_with(path, system_files())
+    }
+
+    /// The same on a disk that fails on demand.
+    #[cfg(feature = "testing")]
+    pub fn open_on(faults: &DiskFaults, path: &Path) -> Result<Redb, EngineError> {
+        Redb::open_with(path, faults.files())
+    }
+
+    fn open_with(path: &Path, open_file: OpenFile) -> Result<Redb, EngineError> {
+        let (database, repaired) = OpenDatabase::open_with(path, open_file)?;
         let mut engine = Redb {
             path: path.to_owned(),
             database,
@@ -121,7 +131,7 @@ impl Redb {
         };
         catch_panic(|| engine.prepare_format())?;
         catch_panic(|| engine.read_counters())?;
-        engine.restore_reserve();
+        engine.complete_reserve();
         Ok(engine)
     }
 
@@ -259,21 +269,6 @@ impl Redb {
         }
     }
 
-    /// Opens the file again after the disk was full, and returns whether the batch was written nevertheless.
-    fn recover_from_full_disk(&mut self, batch: &Batch) -> Result<bool, EngineError> {
-        self.reserve.release();
-        self.database.reopen(&self.path)?;
-        let known_bytes = self.record_bytes;
-        self.ids.clear();
-        self.counters = Counters::default();
-        catch_panic(|| self.read_counters()).map_err(unknown_state)?;
-        // The file has the size of an earlier time. What this batch may have changed of it does not matter.
-        self.record_bytes = known_bytes;
-        self.unsettled = true;
-        let is_written = |write: &Write| self.counters.last(&write.type_name) >= write.revision;
-        Ok(!batch.writes.is_empty() && batch.writes.iter().all(is_written))
-    }
-
     /// What is done while no writes come.
     fn tidy(&mut self, now: LogTime) -> Result<(), EngineError> {
         self.compact_if_mostly_free(now)?;
@@ -297,23 +292,6 @@ impl Redb {
         transaction.commit().map_err(|error| self.fault(error))?;
         (self.unsettled, self.log_time) = (false, now);
         Ok(())
-    }
-
-    fn disk(&self) -> Result<Disk, EngineError> {
-        let system = statvfs(&self.path).map_err(io::Error::from)?;
-        let block = system.fragment_size();
-        let file = std::fs::metadata(&self.path)?;
-        Ok(Disk {
-            free_bytes: system.blocks_available().saturating_mul(block),
-            total_bytes: system.blocks().saturating_mul(block),
-            file_bytes: file.blocks().saturating_mul(STAT_BLOCK_BYTES),
-        })
-    }
-
-    fn restore_reserve(&self) {
-        if let Ok(disk) = self.disk() {
-            self.reserve.restore(&disk);
-        }
     }
 
     fn write(&mut self, batch: &Batch) -> Result<(), EngineError> {
@@ -413,18 +391,7 @@ impl Engine for Redb {
 
     fn commit(&mut self, batch: &Batch) -> Result<(), EngineError> {
         match self.write(batch) {
-            Err(EngineError::NoSpace) => match self.recover_from_full_disk(batch)? {
-                true => Ok(()),
-                // The reserve is for deletions and what leads to them.
-                false if batch.weight() <= RESERVED_BATCH_BYTES => match self.write(batch) {
-                    Err(EngineError::NoSpace) if !self.recover_from_full_disk(batch)? => {
-                        Err(EngineError::NoSpace)
-                    }
-                    Err(EngineError::NoSpace) => Ok(()),
-                    outcome => outcome,
-                },
-                false => Err(EngineError::NoSpace),
-            },
+            Err(EngineError::NoSpace) => self.write_to_full_disk(batch),
             outcome => outcome,
         }
     }
@@ -437,8 +404,12 @@ impl Engine for Redb {
             }
             outcome => outcome?,
         }
-        self.restore_reserve();
+        self.complete_reserve();
         Ok(())
+    }
+
+    fn restore_reserve(&mut self) {
+        self.take_back_reserve();
     }
 
     fn log_time(&self) -> LogTime {

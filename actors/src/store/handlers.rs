@@ -79,7 +79,7 @@ impl Handler<AdvanceRevision> for Store {
         let Some(slot) = self.deps.write_limiter.take(0) else {
             return Box::pin(async { Err(StoreError::Busy) });
         };
-        self.advance_revision(above, Responder { reply, _permit: permit, _slot: slot });
+        self.advance_revision(above, Responder::new(reply, permit, slot));
         wait_for_reply(receiver)
     }
 }

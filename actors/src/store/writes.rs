@@ -64,12 +64,22 @@ impl WriteCommand {
 
 /// The reply channel of a writer, and the permit and slot that it holds until the reply.
 pub(super) struct Responder<T = Arc<Object>> {
-    pub(super) reply: oneshot::Sender<Result<T, StoreError>>,
-    pub(super) _permit: Permit,
-    pub(super) _slot: WriteSlot,
+    reply: oneshot::Sender<Result<T, StoreError>>,
+    /// How often the write has begun again because the disk was full.
+    pub(super) repeats: u32,
+    _permit: Permit,
+    _slot: WriteSlot,
 }
 
 impl<T> Responder<T> {
+    pub(super) fn new(
+        reply: oneshot::Sender<Result<T, StoreError>>,
+        permit: Permit,
+        slot: WriteSlot,
+    ) -> Responder<T> {
+        Responder { reply, repeats: 0, _permit: permit, _slot: slot }
+    }
+
     pub(super) fn answer(self, result: Result<T, StoreError>) {
         // The writer may be gone.
         let _gone = self.reply.send(result);

@@ -1,6 +1,7 @@
 //! Failures of the disk, the engine, a store or a file; and the limits and ordering of pending writes.
 
 mod commits;
+mod disk;
 mod files;
 mod full_disk;
 mod pending_writes;
@@ -20,8 +21,8 @@ use pilothouse_actors::engine::redb::Redb;
 use pilothouse_actors::engine::{Engine, EngineError};
 use pilothouse_actors::fatal::Fatal;
 use pilothouse_actors::limits::{
-    BATCH_WRITES, COMMITTER_WRITES, RECORD_BYTES, TRIM_PER_BATCH, TURNS_WAITING_PER_KEY,
-    WRITES_WAITING_PER_KEY,
+    BATCH_WRITES, COMMITTER_WRITES, FULL_DISK_REPEATS, GROWTH_WHEN_FULL, RECORD_BYTES, RESERVED_BATCH_BYTES,
+    TRIM_PER_BATCH, TURNS_WAITING_PER_KEY, WRITES_WAITING_PER_KEY,
 };
 use pilothouse_actors::notifier::ChangeNotifiers;
 use pilothouse_actors::permit::Permit;

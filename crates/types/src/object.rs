@@ -240,7 +240,7 @@ impl Form {
 impl Object {
     /// Fills the gap: the only place where a revision enters the bytes.
     pub fn new(draft: Draft, revision: Revision) -> Object {
-        let bytes = splice(&draft.bytes, draft.revision_offset, 0, revision);
+        let bytes = splice_revision(&draft.bytes, draft.revision_offset, 0, revision);
         Object {
             key: draft.key,
             revision,
@@ -305,13 +305,26 @@ impl Object {
         Object {
             key: self.key.clone(),
             revision,
-            bytes: splice(&self.bytes, self.revision_offset(), digits, revision),
+            bytes: splice_revision(&self.bytes, self.revision_offset(), digits, revision),
             labels: self.labels.clone(),
             fields: self.fields.clone(),
             revision_offset: self.revision_offset,
             item_offset: self.item_offset,
             stored_form: self.stored_form.clone(),
             variants: Lock::default(),
+        }
+    }
+
+    /// The object as it was before it got its revision. One that cannot be read has no such state.
+    pub fn to_draft(&self) -> Draft {
+        let digits = itoa::Buffer::new().format(self.revision.0).len();
+        Draft {
+            key: self.key.clone(),
+            bytes: splice(&self.bytes, self.revision_offset(), digits, b""),
+            revision_offset: self.revision_offset(),
+            item_offset: self.item_offset(),
+            labels: self.labels.clone(),
+            fields: self.fields.clone(),
         }
     }
 
@@ -426,9 +439,12 @@ fn offset(offset: usize) -> u32 {
     u32::try_from(offset).unwrap_or(u32::MAX)
 }
 
-fn splice(bytes: &Bytes, offset: usize, old_digits: usize, revision: Revision) -> Bytes {
+fn splice_revision(bytes: &Bytes, offset: usize, old_digits: usize, revision: Revision) -> Bytes {
     let mut digits = itoa::Buffer::new();
-    let digits = digits.format(revision.0).as_bytes();
+    splice(bytes, offset, old_digits, digits.format(revision.0).as_bytes())
+}
+
+fn splice(bytes: &Bytes, offset: usize, old_digits: usize, digits: &[u8]) -> Bytes {
     let offset = offset.min(bytes.len());
     let rest = (offset + old_digits).min(bytes.len());
     let mut spliced = BytesMut::with_capacity(bytes.len() - (rest - offset) + digits.len());
@@ -465,6 +481,11 @@ mod tests {
             deleted.item(),
             Bytes::from_static(br#""metadata":{"name":"a","resourceVersion":"1000"}}"#)
         );
+    }
+
+    #[test]
+    fn draft_of_an_object_is_the_one_that_it_was_made_from() {
+        assert_eq!(Object::new(draft(), Revision(42)).to_draft(), draft());
     }
 
     #[test]

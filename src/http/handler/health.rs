@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use actix::Addr;
 use actix_web::HttpResponse;
-use pilothouse_actors::committer::{Check as CheckCommitter, Committer};
 use pilothouse_actors::directory::{Directory, Types};
 use pilothouse_actors::fatal::Fatal;
 use pilothouse_actors::space::{Space, SpaceLevel};
@@ -15,24 +14,20 @@ use pilothouse_actors::throttle::Throttle;
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::query::Query;
 use pilothouse_encryption::HealthCheck as KmsCheck;
-use pilothouse_types::clock::{Clock, Moment};
-use pilothouse_types::lock::Lock;
 use pilothouse_types::object::TypeName;
 use tokio::sync::watch;
 
-use crate::limits::{STORAGE_PROBE_INTERVAL, UNREADABLE_GUARDS_LISTED};
+use crate::limits::UNREADABLE_GUARDS_LISTED;
 use crate::live_index::{LiveIndexes, UnreadableObject};
 
 use super::render::{PLAIN_TEXT, page_not_found, plain};
+use super::storage_probe::StorageProbe;
 use super::worker::Worker;
 
 /// The state that the checks probe.
 pub struct Health {
-    /// Answers only if its thread is alive and the engine accepts writes.
-    pub committer: Addr<Committer>,
-    /// The last result of the committer's check, and its time. Anybody may request health checks at any rate, and they must not
-    /// delay writes.
-    pub storage: Lock<Option<(Moment, Result<(), String>)>>,
+    /// Whether writes can be made durable.
+    pub storage: Arc<StorageProbe>,
     /// Limits log lines about checks that fail.
     pub failures: Throttle,
     /// Answers only if stores can be found.
@@ -132,7 +127,7 @@ impl Check {
             Check::Ping | Check::Log | Check::Space | Check::Decryption => Ok(()),
             Check::Etcd | Check::EtcdReadiness => match health.fatal.raised() {
                 Some(reason) => Err(reason),
-                None => health.probe_storage(&worker.backend.clock).await,
+                None => health.storage.check().await,
             },
             Check::Kms(index) => match health.kms.get(index) {
                 Some(check) => check.check().await,
@@ -157,24 +152,6 @@ impl Check {
                 check_flag(!health.stopping.load(Ordering::Acquire), "process is shutting down")
             }
         }
-    }
-}
-
-impl Health {
-    async fn probe_storage(&self, clock: &Clock) -> Result<(), String> {
-        let last = self.storage.lock().clone();
-        if let Some((time, outcome)) = last
-            && clock.elapsed(time) < STORAGE_PROBE_INTERVAL
-        {
-            return outcome;
-        }
-        let outcome = match self.committer.send(CheckCommitter).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(error) => Err(error.to_string()),
-        };
-        *self.storage.lock() = Some((clock.moment(), outcome.clone()));
-        outcome
     }
 }
 

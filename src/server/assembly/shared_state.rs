@@ -18,7 +18,7 @@ use pilothouse_api::gates::{
 use pilothouse_api::openapi::Contents;
 use pilothouse_client::upstream::{TlsError, Upstream};
 use pilothouse_encryption::{Encryption, HealthCheck};
-use pilothouse_types::lock::Lock;
+use pilothouse_types::clock::Clock;
 
 use crate::aggregation::Extensions;
 use crate::auth::front_proxy::Headers;
@@ -36,6 +36,7 @@ use crate::http::handler::debug_pages::{self, DebugPages};
 use crate::http::handler::health::Health;
 use crate::http::handler::merged_discovery::MergedDocuments;
 use crate::http::handler::openapi::OpenApi;
+use crate::http::handler::storage_probe::StorageProbe;
 use crate::http::handler::worker::{
     self, AuthenticationSettings, DebugSettings, Encodings, HeavyWork, RequestLimits, ResponseSettings,
     Served, ServerDocuments, Shared, Usage,
@@ -126,7 +127,7 @@ pub(super) async fn shared(
         audit: audit::open(context, metrics, memory)?,
         metrics: metrics.clone(),
         usage: Usage { memory: memory.ledger.clone(), connections: context.connections.clone() },
-        health: health(storage, indexes, controllers, kms),
+        health: health(storage, indexes, controllers, kms, &context.clock),
         authentication: AuthenticationSettings {
             front_headers: Headers::configured(&config.front_proxy),
             anonymous_paths: auth.openid.anonymous_paths(),
@@ -160,10 +161,10 @@ fn health(
     indexes: &Arc<LiveIndexes>,
     controllers: &ControllerSetup,
     kms: Vec<HealthCheck>,
+    clock: &Clock,
 ) -> Health {
     Health {
-        committer: storage.committer.clone(),
-        storage: Lock::default(),
+        storage: StorageProbe::new(storage.committer.clone(), clock.clone()),
         failures: Throttle::default(),
         directory: storage.directory.clone(),
         fatal: storage.fatal.clone(),

@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+#[path = "kube/restoration.rs"]
+mod restoration;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -27,16 +30,25 @@ async fn start_server() -> (Handle, Client) {
 
 /// The same with these controllers.
 async fn start_server_with(controllers: &str) -> (Handle, Client) {
+    let server = Server::start(server_config(controllers)).expect("a server");
+    let client = admin_client(&server).await;
+    (server, client)
+}
+
+fn server_config(controllers: &str) -> pilothouse::Config {
     let mut config = pilothouse::Config::ephemeral();
     config.controllers.controllers = vec![controllers.to_owned()];
     if controllers == "-*" {
         // Without controllers there are no default service accounts, so pods must not need one.
         config.api.disable_admission_plugins = vec!["ServiceAccount".to_owned()];
     }
-    let server = Server::start(config).expect("a server");
+    config
+}
+
+async fn admin_client(server: &Handle) -> Client {
     let kubeconfig = Kubeconfig::from_yaml(server.kubeconfig()).expect("a kubeconfig");
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-    (server, Client::try_from(config).unwrap())
+    Client::try_from(config).unwrap()
 }
 
 fn config_map(name: &str, value: &str) -> ConfigMap {

@@ -1,69 +1,18 @@
 //! A store on a disk of 64 MB: what is refused when it is full, and what is not.
 
-use std::fs::{self, File};
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::fs;
+use std::path::Path;
 
 use serde_json::json;
-use tempfile::TempDir;
 
+use super::small_disk::SmallDisk;
 use super::{MAPS, map, names};
 use crate::support::compare::text;
-use crate::support::server::temp_directory;
 use crate::support::wait::{TIMEOUT, poll};
 use crate::support::{Client, Server};
 
-/// A file system of 64 MB in a file, unmounted on drop. Mounting needs root, as in most CI machines.
-struct SmallDisk {
-    directory: TempDir,
-}
-
-impl SmallDisk {
-    fn mount() -> SmallDisk {
-        let directory = temp_directory();
-        let image = directory.path().join("image");
-        File::create(&image).and_then(|file| file.set_len(64 << 20)).expect("an image");
-        let disk = SmallDisk { directory };
-        fs::create_dir(disk.path()).expect("a mount point");
-        run("mkfs.ext4", &["-q", "-m", "0", &image.to_string_lossy()]);
-        run("mount", &["-o", "loop", &image.to_string_lossy(), &disk.path().to_string_lossy()]);
-        disk
-    }
-
-    fn path(&self) -> PathBuf {
-        self.directory.path().join("disk")
-    }
-
-    /// Uses up all space that is left, by another program as it were.
-    fn fill(&self) -> PathBuf {
-        let path = self.path().join("foreign");
-        let mut file = File::create(&path).expect("a file");
-        let mut block = vec![7; 1 << 20];
-        while !block.is_empty() {
-            if file.write_all(&block).is_err() {
-                block.truncate(block.len() / 2);
-            }
-        }
-        path
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        run("umount", &["--lazy", &self.path().to_string_lossy()]);
-    }
-}
-
-fn run(program: &str, arguments: &[&str]) {
-    let output = Command::new(program).args(arguments).output();
-    let output = output.unwrap_or_else(|error| panic!("{program}: {error}; this test needs to mount a disk"));
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{program} {arguments:?}: {error}; this test needs root to mount a disk"
-    );
-}
+/// The size of the disk.
+const DISK_BYTES: u64 = 64 << 20;
 
 fn start(data: &Path) -> Server {
     Server::start_in(data, &["--event-ttl=0"])
@@ -97,7 +46,7 @@ fn create_when_possible(client: &mut Client, name: &str) {
 
 #[test]
 fn full_disk_refuses_growth_and_nothing_else() {
-    let disk = SmallDisk::mount();
+    let disk = SmallDisk::mount(DISK_BYTES);
     let data = disk.path().join("data");
     let mut server = start(&data);
     let mut admin = server.admin();
@@ -142,7 +91,7 @@ fn full_disk_refuses_growth_and_nothing_else() {
 
 #[test]
 fn store_file_becomes_smaller_while_the_server_runs() {
-    let disk = SmallDisk::mount();
+    let disk = SmallDisk::mount(DISK_BYTES);
     let data = disk.path().join("data");
     let server = Server::start_in(&data, &["--event-ttl=0", "--etcd-compaction-interval=1s"]);
     let mut admin = server.admin();

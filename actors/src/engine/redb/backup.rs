@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use pilothouse_types::object::{Revision, TypeName};
 use redb::{Database, ReadableDatabase as _, ReadableTable as _};
 
-use super::database::{OpenDatabase, ReadableHandle, catch_panic, fault, sync_folder, write_format};
+use super::database::{OpenDatabase, ReadableHandle, fault, sync_folder, write_format};
+use super::synced_file::read_apart;
 use super::{COUNTERS, FIRST_REVISION_KEY, LOG, META, RECORD_BYTES_KEY, TYPES};
 use crate::backup::{
     About, BackedUpType, BackupError, BackupReader, BackupSource, BackupWriter, Entry, Totals,
@@ -35,7 +36,7 @@ impl BackupSource for Source {
         let database = self.database.lock().upgrade();
         let database = database.ok_or_else(|| BackupError::Source("it is closed".to_owned()))?;
         let mut written = Ok(Totals::default());
-        let read = catch_panic(|| {
+        let read = read_apart(|| {
             written = write_all(&database, &self.path, BackupWriter::begin(out, about)?)?;
             Ok(())
         });

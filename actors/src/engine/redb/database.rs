@@ -13,7 +13,7 @@ use std::time::Duration;
 use pilothouse_types::lock::Lock;
 use redb::{Database, ReadableDatabase as _, TableHandle as _};
 
-use super::synced_file::SyncedFile;
+use super::synced_file::{OpenFile, SyncedFile, UnreadablePage, system_files};
 use super::{ABOUT, COUNTERS, FORMAT, FORMAT_KEY, LOG, META, OLDEST_FORMAT, REDB_FORMAT, TYPES, VERSION_KEY};
 use crate::engine::EngineError;
 use crate::limits::REDB_CACHE_BYTES;
@@ -32,6 +32,7 @@ pub(super) struct OpenDatabase {
     database: Option<Arc<Database>>,
     /// The same database for readers, also after it was opened again.
     readable: ReadableHandle,
+    open_file: OpenFile,
 }
 
 /// How readers reach the database. Empty once it is closed.
@@ -58,14 +59,19 @@ impl Drop for OpenDatabase {
 impl OpenDatabase {
     /// Opens the file, or creates it. Returns also whether it had to be repaired.
     pub(super) fn open(path: &Path) -> Result<(OpenDatabase, bool), EngineError> {
+        OpenDatabase::open_with(path, system_files())
+    }
+
+    /// The same with another way to open the file.
+    pub(super) fn open_with(path: &Path, open_file: OpenFile) -> Result<(OpenDatabase, bool), EngineError> {
         let is_new = !path.exists();
         if is_new {
             // Regardless of the umask: the file contains Secrets.
             OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         }
-        let (database, is_repaired) = open_file(path)?;
+        let (database, is_repaired) = open_database(path, &open_file)?;
         let readable = Arc::new(Lock::new(Arc::downgrade(&database)));
-        let database = OpenDatabase { database: Some(database), readable };
+        let database = OpenDatabase { database: Some(database), readable, open_file };
         // Also for an existing file: the process that created it may have died before this.
         sync_folder(path)?;
         if is_repaired {
@@ -80,7 +86,7 @@ impl OpenDatabase {
         let readable = Arc::clone(&self.readable);
         let mut readable = readable.lock();
         self.close();
-        let (database, _) = open_file(path).map_err(unknown_state)?;
+        let (database, _) = open_database(path, &self.open_file).map_err(unknown_state)?;
         *readable = Arc::downgrade(&database);
         self.database = Some(database);
         Ok(())
@@ -120,15 +126,15 @@ impl OpenDatabase {
 }
 
 /// Opens the file, and says whether it had to be repaired.
-fn open_file(path: &Path) -> Result<(Arc<Database>, bool), EngineError> {
+fn open_database(path: &Path, open_file: &OpenFile) -> Result<(Arc<Database>, bool), EngineError> {
     let repaired = Arc::new(AtomicBool::new(false));
     let database = catch_panic(|| {
         let was_repaired = Arc::clone(&repaired);
         let mut builder = Database::builder();
         builder.set_cache_size(REDB_CACHE_BYTES);
         builder.set_repair_callback(move |_| was_repaired.store(true, Ordering::SeqCst));
-        let file = SyncedFile::open(path).map_err(|error| fault(path, error))?;
-        builder.create_with_backend(file).map_err(|error| fault(path, error))
+        let file = open_file(path).map_err(|error| fault(path, error))?;
+        builder.create_with_backend(SyncedFile(file)).map_err(|error| fault(path, error))
     })?;
     Ok((Arc::new(database), repaired.load(Ordering::SeqCst)))
 }
@@ -201,6 +207,13 @@ pub(super) fn write_format(database: &Database, path: &Path) -> Result<(), Engin
 /// at start and shutdown the server must not crash for that.
 pub(super) fn catch_panic<T>(work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let panic = match panic.downcast::<UnreadablePage>() {
+            Ok(unreadable) if is_corrupt_content(&unreadable.0) => {
+                return Err(EngineError::Damaged(unreadable.0.to_string()));
+            }
+            Ok(unreadable) => return Err(EngineError::Io(unreadable.0)),
+            Err(panic) => panic,
+        };
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("inconsistent pages");
         Err(EngineError::Damaged(text.to_owned()))

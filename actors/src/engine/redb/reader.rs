@@ -6,7 +6,8 @@ use std::sync::Arc;
 use pilothouse_types::object::{Object, Revision, TypeName};
 use redb::{Database, ReadableDatabase as _};
 
-use super::database::{ReadableHandle, catch_panic, fault};
+use super::database::{ReadableHandle, fault};
+use super::synced_file::read_apart;
 use super::{LOG, TYPES};
 use crate::archive::{Archive, ArchiveError, Span};
 use crate::encryption::Encryption;
@@ -32,7 +33,7 @@ impl Archive for Reader {
     fn read(&self, type_name: &TypeName, span: Span) -> Result<Vec<Event>, ArchiveError> {
         let database = self.database.lock().upgrade().ok_or(ArchiveError::Gone)?;
         let mut events = Vec::new();
-        let is_complete = catch_panic(|| self.collect(&database, type_name, span, &mut events));
+        let is_complete = read_apart(|| self.collect(&database, type_name, span, &mut events));
         match is_complete {
             Ok(true) => Ok(events),
             Ok(false) => Err(ArchiveError::Gone),

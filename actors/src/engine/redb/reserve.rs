@@ -13,6 +13,9 @@ use crate::limits::{RESERVE_MIN_FREE_FACTOR, full_mark};
 /// The extension of the file beside the store.
 const EXTENSION: &str = "reserve";
 
+/// One part in so many of what is free is left to the file system when the rest becomes the reserve.
+const TAKE_BACK_MARGIN_DIVISOR: u64 = 8;
+
 /// The reserve of one store.
 pub(super) struct Reserve(PathBuf);
 
@@ -35,13 +38,34 @@ impl Reserve {
         }
     }
 
-    /// Takes the space again if the disk has much more than that. Without a reserve the server works, too, so an error is only logged.
-    pub(super) fn restore(&self, disk: &Disk) {
+    /// How many bytes it has less than it should have.
+    pub(super) fn missing_bytes(&self, disk_bytes: u64) -> u64 {
+        full_mark(disk_bytes).saturating_sub(self.bytes())
+    }
+
+    fn bytes(&self) -> u64 {
+        fs::metadata(&self.0).map_or(0, |file| file.len())
+    }
+
+    /// Takes the space again if the disk has much more than that.
+    pub(super) fn complete(&self, disk: &Disk) {
         let bytes = full_mark(disk.total_bytes);
-        let is_there = fs::metadata(&self.0).is_ok_and(|file| file.len() >= bytes);
-        if is_there || disk.free_bytes < bytes.saturating_mul(RESERVE_MIN_FREE_FACTOR) {
-            return;
+        if self.bytes() < bytes && disk.free_bytes >= bytes.saturating_mul(RESERVE_MIN_FREE_FACTOR) {
+            self.make(bytes);
         }
+    }
+
+    /// Takes the space again, or as much of it as the disk has. The file system needs some for itself.
+    pub(super) fn take_back(&self, disk: &Disk) {
+        let possible = disk.free_bytes - disk.free_bytes / TAKE_BACK_MARGIN_DIVISOR;
+        let bytes = full_mark(disk.total_bytes).min(self.bytes() + possible);
+        if bytes > self.bytes() {
+            self.make(bytes);
+        }
+    }
+
+    /// Without a reserve the server works, too, so an error is only logged.
+    fn make(&self, bytes: u64) {
         if let Err(error) = self.create(bytes) {
             tracing::warn!(%error, "cannot reserve space on the disk of the store");
             let _absent = fs::remove_file(&self.0);
@@ -65,13 +89,18 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let reserve = Reserve::beside(&directory.path().join("log.redb"));
         let file = directory.path().join("log.reserve");
-        let disk = |free_bytes| Disk { free_bytes, total_bytes: 16 << 20, file_bytes: 0 };
-        reserve.restore(&disk(2 << 20));
+        let total_bytes = 16 << 20;
+        let disk = |free_bytes| Disk { free_bytes, total_bytes, ..Disk::default() };
+        reserve.complete(&disk(2 << 20));
         assert!(!file.exists(), "there is too little space");
-        reserve.restore(&disk(8 << 20));
-        assert_eq!(fs::metadata(&file).unwrap().len(), 1 << 20);
+        reserve.complete(&disk(8 << 20));
+        assert_eq!((reserve.bytes(), reserve.missing_bytes(total_bytes)), (1 << 20, 0));
         reserve.release();
         assert!(!file.exists());
         reserve.release();
+        reserve.take_back(&disk(80 << 10));
+        assert_eq!((reserve.bytes(), reserve.missing_bytes(total_bytes)), (70 << 10, (1 << 20) - (70 << 10)));
+        reserve.take_back(&disk(2 << 20));
+        assert_eq!(reserve.bytes(), 1 << 20);
     }
 }

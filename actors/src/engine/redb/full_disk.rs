@@ -1,0 +1,78 @@
+//! What the engine does when the disk is full, and how much of it is left.
+
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+
+use nix::sys::statvfs::statvfs;
+
+use super::Redb;
+use super::database::{catch_panic, unknown_state};
+use crate::engine::{Batch, Counters, Disk, EngineError, Write};
+use crate::limits::RESERVED_BATCH_BYTES;
+
+/// The unit in which the system counts the blocks of a file, whatever the file system uses.
+const STAT_BLOCK_BYTES: u64 = 512;
+
+impl Redb {
+    /// What becomes of a batch for which there was no space.
+    pub(super) fn write_to_full_disk(&mut self, batch: &Batch) -> Result<(), EngineError> {
+        if self.recover_from_full_disk(batch)? {
+            return Ok(());
+        }
+        // The reserve is for deletions and what leads to them.
+        if batch.weight() > RESERVED_BATCH_BYTES {
+            self.take_back_reserve();
+            return Err(EngineError::NoSpace);
+        }
+        match self.write(batch) {
+            Err(EngineError::NoSpace) => match self.recover_from_full_disk(batch)? {
+                true => Ok(()),
+                false => Err(EngineError::NoSpace),
+            },
+            outcome => outcome,
+        }
+    }
+
+    /// Opens the file again after the disk was full, and returns whether the batch was written nevertheless.
+    pub(super) fn recover_from_full_disk(&mut self, batch: &Batch) -> Result<bool, EngineError> {
+        self.reserve.release();
+        self.database.reopen(&self.path)?;
+        let known_bytes = self.record_bytes;
+        self.ids.clear();
+        self.counters = Counters::default();
+        catch_panic(|| self.read_counters()).map_err(unknown_state)?;
+        // The file has the size of an earlier time. What this batch may have changed of it does not matter.
+        self.record_bytes = known_bytes;
+        self.unsettled = true;
+        let is_written = |write: &Write| self.counters.last(&write.type_name) >= write.revision;
+        Ok(!batch.writes.is_empty() && batch.writes.iter().all(is_written))
+    }
+
+    /// The space on the disk.
+    pub(super) fn disk(&self) -> Result<Disk, EngineError> {
+        let system = statvfs(&self.path).map_err(io::Error::from)?;
+        let block = system.fragment_size();
+        let file = std::fs::metadata(&self.path)?;
+        let total_bytes = system.blocks().saturating_mul(block);
+        Ok(Disk {
+            free_bytes: system.blocks_available().saturating_mul(block),
+            total_bytes,
+            file_bytes: file.blocks().saturating_mul(STAT_BLOCK_BYTES),
+            kept_bytes: self.reserve.missing_bytes(total_bytes),
+        })
+    }
+
+    /// Makes the reserve, if the disk has much more space than that.
+    pub(super) fn complete_reserve(&self) {
+        if let Ok(disk) = self.disk() {
+            self.reserve.complete(&disk);
+        }
+    }
+
+    /// Makes the reserve as large as the disk has space, before something else takes that.
+    pub(super) fn take_back_reserve(&self) {
+        if let Ok(disk) = self.disk() {
+            self.reserve.take_back(&disk);
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Whether writes can be made durable, for the health checks.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use actix::Addr;
+use pilothouse_actors::committer::{Check, Committer};
+use pilothouse_types::clock::{Clock, Moment};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::limits::{STORAGE_PROBE_INTERVAL, STORAGE_PROBE_TIMEOUT};
+
+/// Asks the committer, which answers only if its thread is alive and the engine accepts writes. Anybody may request health checks at any
+/// rate, and they must not delay writes: it is asked once in a while, and never again before it has answered.
+pub struct StorageProbe {
+    committer: Addr<Committer>,
+    clock: Clock,
+    is_running: AtomicBool,
+    /// The last result, and its time.
+    last: watch::Sender<Option<(Moment, Result<(), String>)>>,
+}
+
+impl StorageProbe {
+    /// A probe of this committer.
+    pub fn new(committer: Addr<Committer>, clock: Clock) -> Arc<StorageProbe> {
+        Arc::new(StorageProbe {
+            committer,
+            clock,
+            is_running: AtomicBool::new(false),
+            last: watch::Sender::new(None),
+        })
+    }
+
+    /// The result of a probe that is not older than the interval. A disk that does not finish a write in time is one that fails.
+    pub async fn check(self: &Arc<StorageProbe>) -> Result<(), String> {
+        let mut last = self.last.subscribe();
+        let recent = last.borrow_and_update().clone();
+        if let Some((time, outcome)) = recent
+            && self.clock.elapsed(time) < STORAGE_PROBE_INTERVAL
+        {
+            return outcome;
+        }
+        if !self.is_running.swap(true, Ordering::AcqRel) {
+            let probe = Arc::clone(self);
+            actix::spawn(async move {
+                let outcome = match probe.committer.send(Check).await {
+                    Ok(answer) => answer.map(drop).map_err(|error| error.to_string()),
+                    Err(error) => Err(error.to_string()),
+                };
+                probe.is_running.store(false, Ordering::Release);
+                probe.publish(outcome);
+            });
+        }
+        match timeout(STORAGE_PROBE_TIMEOUT, last.changed()).await {
+            Ok(_) => last.borrow().as_ref().map_or(Ok(()), |(_, outcome)| outcome.clone()),
+            Err(_) => {
+                let seconds = STORAGE_PROBE_TIMEOUT.as_secs();
+                let outcome = Err(format!("the disk has not finished a write within {seconds} seconds"));
+                self.publish(outcome.clone());
+                outcome
+            }
+        }
+    }
+
+    fn publish(&self, outcome: Result<(), String>) {
+        self.last.send_replace(Some((self.clock.moment(), outcome)));
+    }
+}
