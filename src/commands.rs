@@ -2,9 +2,11 @@
 
 mod api_objects;
 mod backup;
+mod check;
 mod connection;
 mod convert;
 mod export;
+mod findings;
 mod healthcheck;
 mod import;
 mod inspect;
@@ -12,6 +14,7 @@ mod lines;
 mod migrate;
 mod object_stream;
 mod progress;
+mod repair;
 mod restore;
 
 use std::ffi::OsString;
@@ -27,6 +30,11 @@ trait Command: Parser {
     type Failure: std::fmt::Display;
 
     fn run(&self) -> Result<(), Self::Failure>;
+
+    /// The exit code of a failure. Docker reserves 2.
+    fn exit_code(_: &Self::Failure) -> ExitCode {
+        ExitCode::FAILURE
+    }
 }
 
 /// Runs the selected command, if there is one, and returns its exit code.
@@ -35,12 +43,14 @@ pub fn run_if_selected(arguments: impl IntoIterator<Item = OsString>) -> Option<
     let name = arguments.next()?;
     Some(match name.to_str()? {
         backup::Options::NAME => run::<backup::Options>(arguments),
+        check::Options::NAME => run::<check::Options>(arguments),
         convert::Options::NAME => run::<convert::Options>(arguments),
         export::Options::NAME => run::<export::Options>(arguments),
         healthcheck::Options::NAME => run::<healthcheck::Options>(arguments),
         import::Options::NAME => run::<import::Options>(arguments),
         inspect::Options::NAME => run::<inspect::Options>(arguments),
         migrate::Options::NAME => run::<migrate::Options>(arguments),
+        repair::Options::NAME => run::<repair::Options>(arguments),
         restore::Options::NAME => run::<restore::Options>(arguments),
         _ => return None,
     })
@@ -59,7 +69,7 @@ fn run<C: Command>(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(io::stderr(), "pilothouse {}: {error}", C::NAME);
-            ExitCode::FAILURE
+            C::exit_code(&error)
         }
     }
 }
@@ -87,6 +97,9 @@ mod tests {
             "pilothouse migrate --all --kubeconfig=no-such-file",
             "pilothouse export --kubeconfig no-such-file",
             "pilothouse import --on-conflict maybe",
+            "pilothouse check no-such-file",
+            "pilothouse repair",
+            "pilothouse repair --to a --replace",
         ] {
             assert_eq!(exit_code(line), failure, "{line}");
         }
@@ -102,6 +115,8 @@ mod tests {
             export::Options::NAME,
             import::Options::NAME,
             inspect::Options::NAME,
+            check::Options::NAME,
+            repair::Options::NAME,
             restore::Options::NAME,
             migrate::Options::NAME,
         ] {

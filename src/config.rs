@@ -389,6 +389,8 @@ Commands that do not start a server, each with its own --help:
   backup       Copy everything that is stored, from a running or a stopped server
   inspect      Show what a backup holds
   restore      Make a new store from a backup
+  check        Say what in a store or a backup is damaged
+  repair       Make a new store of what can be read of a damaged one
   migrate      Rewrite stored objects in the current storage version and with the current key";
 
 fn command() -> Command {

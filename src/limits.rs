@@ -224,6 +224,8 @@ pub const CONVERT_BYTES: usize = 32 << 20;
 /// Bytes of output that `convert --lines` writes at a time.
 pub const CONVERT_CHUNK_BYTES: usize = 64 << 10;
 
+/// How much of what is damaged or lost `check` and `repair` print for each heading; a report has everything.
+pub const FINDINGS_PRINTED: usize = 100;
 /// Bytes of one line or JSON document that `import` reads: a list of objects may be one.
 pub const STREAM_DOCUMENT_BYTES: usize = 32 << 20;
 /// Bytes of one YAML document that `import` reads, as for a request. A list that kubectl wrote may be longer: each of its items
@@ -452,6 +454,8 @@ pub const BACKUP_CHUNKS: usize = 4;
 /// How long a client may read nothing of a backup. Meanwhile the file cannot reuse the pages of the backup's moment, nor be opened again
 /// when the disk is full.
 pub const BACKUP_STALL: Duration = Duration::from_secs(10);
+/// Bytes that a client of a backup must read in each second on average, for the same reason: a slow one may take hours.
+pub const BACKUP_LEAST_RATE: u64 = 256 << 10;
 /// How often a backup looks whether its client reads again.
 pub const BACKUP_STALL_STEP: Duration = Duration::from_millis(5);
 /// The maximum size of a TLS record.

@@ -46,6 +46,10 @@ pub const FULL_DISK_REPEATS: u32 = 3;
 pub const RESERVE_MIN_FREE_FACTOR: u64 = 4;
 /// By how many bytes an object may still grow when the store is full: enough for a deletion timestamp, a condition or a renewed lease.
 pub const GROWTH_WHEN_FULL: usize = 1 << 10;
+/// The largest page of a damaged store that is read: larger than a record of [`RECORD_BYTES`] needs. A damaged reference may name any.
+pub const SALVAGE_PAGE_BYTES: u64 = 64 << 20;
+/// The depth to which trees of a damaged store are read. redb itself reads none that is deeper.
+pub const SALVAGE_DEPTH: usize = 128;
 /// How long a superseded version stays readable and watchable.
 pub const HISTORY: Duration = Duration::from_secs(300);
 /// Bytes of superseded versions of all types that the log keeps for the history.

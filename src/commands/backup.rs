@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use hyper::Method;
-use pilothouse_actors::backup::{About, BackupError, BackupReader, Entry, Totals};
-use pilothouse_actors::engine::redb::Redb;
-use pilothouse_actors::engine::{Engine as _, EngineError};
+use pilothouse_actors::backup::{About, BackupError, BackupReader, BackupSource as _, Entry, Totals};
+use pilothouse_actors::engine::EngineError;
+use pilothouse_actors::engine::redb::StoppedStore;
 use pilothouse_client::api_server::{self, ApiRequest, ApiServer};
 use pilothouse_types::clock::Clock;
 
@@ -16,7 +16,7 @@ use super::connection::{ConnectionFlags, run_until_interrupted};
 use super::object_stream::output_file::OutputFile;
 use super::progress::Progress;
 use crate::http::handler::backup::PATH;
-use crate::limits::REFUSAL_BYTES;
+use crate::limits::{BACKUP_CHUNK_BYTES, REFUSAL_BYTES};
 use crate::server::STORE_FILE;
 
 /// Back up everything that is stored, as it is at one moment. The server goes on meanwhile.
@@ -83,31 +83,44 @@ impl Command for Options {
 
 /// Copies the store of a stopped server. Opening it fails if a server uses it.
 fn copy_store(store: &Path, file: &mut OutputFile) -> Result<(), Failure> {
-    if !store.exists() {
-        return Err(
-            EngineError::Io(io::Error::new(io::ErrorKind::NotFound, store.display().to_string())).into()
-        );
-    }
-    let engine = Redb::open(store)?;
+    let store = StoppedStore::open(store)?;
     let about = About { version: env!("CARGO_PKG_VERSION").to_owned(), created: Clock::system().now() };
-    let mut out = BufWriter::new(file);
-    if let Some(source) = engine.backup_source() {
-        source.write_to(&about, &mut out)?;
-    }
+    let mut out = BufWriter::with_capacity(BACKUP_CHUNK_BYTES, Counted::new(file));
+    store.backup_source().write_to(&about, &mut out)?;
     Ok(out.flush().map_err(BackupError::from)?)
+}
+
+/// A file, and how much was written to it, for whoever waits.
+struct Counted<'a> {
+    file: &'a mut OutputFile,
+    bytes: usize,
+    progress: Progress,
+}
+
+impl Counted<'_> {
+    fn new(file: &mut OutputFile) -> Counted<'_> {
+        Counted { file, bytes: 0, progress: Progress::new() }
+    }
+}
+
+impl io::Write for Counted<'_> {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(piece)?;
+        self.bytes += written;
+        self.progress.show(format_args!("{} MiB", self.bytes >> 20));
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 async fn download(server: &ApiServer, file: &mut OutputFile) -> Result<(), Failure> {
     let request =
         ApiRequest { method: Method::GET, target: PATH, accept: "*/*", body: None, max_bytes: REFUSAL_BYTES };
-    let (mut progress, mut bytes) = (Progress::new(), 0);
-    let refusal = server
-        .download(request, |piece| {
-            bytes += piece.len();
-            progress.show(format_args!("{} MiB", bytes >> 20));
-            file.write_all(piece)
-        })
-        .await?;
+    let mut file = Counted::new(file);
+    let refusal = server.download(request, |piece| file.write_all(piece)).await?;
     match refusal {
         None => Ok(()),
         Some(response) => {

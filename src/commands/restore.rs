@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 use pilothouse_actors::backup::{BackupError, BackupReader};
 use pilothouse_actors::engine::EngineError;
-use pilothouse_actors::engine::redb::{Redb, RestoreError, restore};
+use pilothouse_actors::engine::redb::{RestoreError, StoppedStore, restore};
 use pilothouse_types::clock::Clock;
 use pilothouse_types::object::Revision;
 
@@ -46,7 +46,7 @@ pub(super) enum Failure {
 }
 
 /// By how much revisions rise at least: more than a server gives between two backups.
-const LEAST_RISE: u64 = 1_000_000_000;
+pub(super) const LEAST_RISE: u64 = 1_000_000_000;
 
 impl Command for Options {
     const NAME: &str = "restore";
@@ -94,7 +94,7 @@ impl Options {
             return Ok(None);
         }
         // A damaged store may be the reason for the restoration. A running server is no reason to go on.
-        match Redb::open(store) {
+        match StoppedStore::open(store) {
             Ok(present) => Ok(Some(present.highest_revision())),
             Err(error @ EngineError::Locked(_)) => {
                 Err(Failure::Present { file: store.display().to_string(), error })

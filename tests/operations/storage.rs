@@ -6,6 +6,7 @@ mod encryption;
 mod faulty_disk;
 mod formats;
 mod full_disk;
+mod repair;
 mod small_disk;
 
 use std::process::{Command, Output};

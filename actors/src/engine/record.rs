@@ -303,6 +303,18 @@ impl RecordHead {
         }
     }
 
+    /// How long the record is that these bytes begin with, by what it says itself.
+    pub fn stated_length(revision: Revision, bytes: &[u8]) -> Option<usize> {
+        let mut rest = Reader(bytes.get(HEAD_OFFSET..)?);
+        let head = rest.head(revision, bytes)?;
+        if head.is_encrypted() {
+            rest.bytes()?;
+        } else if head.has_content() {
+            rest.draft(head.key)?;
+        }
+        Some(bytes.len() - rest.0.len())
+    }
+
     /// Whether the record has an object, so that something follows the head.
     pub fn has_content(&self) -> bool {
         !matches!(self.code, code::REMOVE | code::ADVANCE_REVISION)

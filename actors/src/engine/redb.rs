@@ -8,6 +8,7 @@
 //! | `meta` | `first_revision` | the revision of types without writes, if the file was restored from a backup |
 //! | `about` | `version` | the version of the server that gave the file its format |
 //! | `types` | name of a type | its id |
+//! | `types_copy` | the same | the same, in another page: without names no record could be read |
 //! | `counters` | id | last revision of the type |
 //! | `log` | (id, revision) | the record |
 //!
@@ -18,8 +19,11 @@ mod database;
 #[cfg(feature = "testing")]
 mod disk_faults;
 mod full_disk;
+mod pages;
 mod reader;
 mod reserve;
+mod salvage;
+mod stopped;
 mod synced_file;
 
 use std::collections::HashMap;
@@ -28,16 +32,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pilothouse_types::object::{Revision, TypeName};
-use redb::{ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
+use redb::{
+    ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition, TableError, WriteTransaction,
+};
 
 pub use self::backup::{RestoreError, Restored, restore};
 #[cfg(feature = "testing")]
 pub use self::disk_faults::DiskFaults;
+pub use self::salvage::{Finding, FindingKind, Kept, Salvage, SavedType, StoreAbout, repair};
+pub use self::stopped::StoppedStore;
 
 use self::backup::Source;
-use self::database::{
-    FileFormat, OpenDatabase, catch_panic, fault, read_format, write_format,
-};
+use self::database::{FileFormat, OpenDatabase, catch_panic, fault, read_format, write_format};
 use self::reader::Reader;
 use self::reserve::Reserve;
 use self::synced_file::{OpenFile, system_files};
@@ -57,6 +63,7 @@ use crate::log_time::LogTime;
 const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
 const ABOUT: TableDefinition<&str, &str> = TableDefinition::new("about");
 const TYPES: TableDefinition<&str, u32> = TableDefinition::new("types");
+const TYPES_COPY: TableDefinition<&str, u32> = TableDefinition::new("types_copy");
 const COUNTERS: TableDefinition<u32, u64> = TableDefinition::new("counters");
 const LOG: TableDefinition<(u32, u64), &[u8]> = TableDefinition::new("log");
 
@@ -131,6 +138,13 @@ impl Redb {
         };
         catch_panic(|| engine.prepare_format())?;
         catch_panic(|| engine.read_counters())?;
+        match catch_panic(|| engine.complete_types_copy()) {
+            // The next start tries it again.
+            Err(EngineError::NoSpace) => {
+                engine.recover_from_full_disk(&Batch::default())?;
+            }
+            outcome => outcome?,
+        }
         engine.complete_reserve();
         Ok(engine)
     }
@@ -155,6 +169,26 @@ impl Redb {
         write_format(&self.database, &self.path)
     }
 
+    /// Copies the names of types that an earlier version has written.
+    fn complete_types_copy(&mut self) -> Result<(), EngineError> {
+        let path = &self.path;
+        let transaction = self.database.begin_read().map_err(|error| fault(path, error))?;
+        let copied = match transaction.open_table(TYPES_COPY) {
+            Ok(copy) => copy.len().map_err(|error| fault(path, error))?,
+            Err(TableError::TableDoesNotExist(_)) => 0,
+            Err(error) => return Err(fault(path, error)),
+        };
+        drop(transaction);
+        if copied == self.ids.len() as u64 {
+            return Ok(());
+        }
+        let transaction = self.database.begin_write().map_err(|error| fault(path, error))?;
+        insert_types(&transaction, path, self.ids.iter())?;
+        transaction.commit().map_err(|error| fault(path, error))?;
+        self.unsettled = true;
+        Ok(())
+    }
+
     /// Gives free pages back to the system, if most of the file is free and no write came for some time: writes wait meanwhile.
     fn compact_if_mostly_free(&mut self, now: LogTime) -> Result<(), EngineError> {
         let Ok(Disk { file_bytes: before, .. }) = self.disk() else { return Ok(()) };
@@ -175,12 +209,6 @@ impl Redb {
         tracing::info!(%path, before, after, record_bytes, "the store file was compacted");
         self.unsettled = true;
         Ok(())
-    }
-
-    /// The highest revision of any type.
-    pub fn highest_revision(&self) -> Revision {
-        let counters = self.counters.last.values().copied();
-        counters.chain([self.counters.first]).max().unwrap_or(Revision::FIRST)
     }
 
     /// Whether opening had to walk the whole file, because the last process neither closed nor settled it.
@@ -308,10 +336,7 @@ impl Redb {
         let transaction = self.database.begin_write().map_err(|error| fault(path, error))?;
         let (mut records, mut record_bytes) = (self.records, self.record_bytes);
         {
-            let mut types = transaction.open_table(TYPES).map_err(|error| fault(path, error))?;
-            for (name, id) in &new_ids {
-                types.insert(name.as_str(), id).map_err(|error| fault(path, error))?;
-            }
+            insert_types(&transaction, path, new_ids.iter())?;
             let mut counters = transaction.open_table(COUNTERS).map_err(|error| fault(path, error))?;
             for (name, last) in &advanced {
                 counters.insert(require_id(name)?, last.0).map_err(|error| fault(path, error))?;
@@ -381,6 +406,25 @@ impl Redb {
     fn fault(&self, error: impl Into<redb::Error>) -> EngineError {
         fault(&self.path, error)
     }
+}
+
+/// Writes the names of types, twice.
+fn insert_types<'a>(
+    transaction: &WriteTransaction,
+    path: &Path,
+    types: impl Iterator<Item = (&'a TypeName, &'a u32)>,
+) -> Result<(), EngineError> {
+    let mut types = types.peekable();
+    if types.peek().is_none() {
+        return Ok(());
+    }
+    let mut names = transaction.open_table(TYPES).map_err(|error| fault(path, error))?;
+    let mut copy = transaction.open_table(TYPES_COPY).map_err(|error| fault(path, error))?;
+    for (name, id) in types {
+        names.insert(name.as_str(), id).map_err(|error| fault(path, error))?;
+        copy.insert(name.as_str(), id).map_err(|error| fault(path, error))?;
+    }
+    Ok(())
 }
 
 impl Engine for Redb {

@@ -423,8 +423,13 @@ fn redb(path: PathBuf) -> Box<dyn Fn() -> Box<dyn Engine>> {
     Box::new(move || Box::new(Redb::open(&path).unwrap()))
 }
 
+/// Each step to a smaller history runs whole stores: enough of them to see what matters, few enough to wait for.
+fn bounded() -> ProptestConfig {
+    ProptestConfig { max_shrink_iters: 200, ..ProptestConfig::default() }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 96, ..bounded() })]
 
     #[test]
     fn memory_engine_matches_model(steps in steps()) {
@@ -433,7 +438,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 32, ..bounded() })]
 
     #[test]
     fn redb_engine_matches_model(steps in steps()) {

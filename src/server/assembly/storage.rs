@@ -38,7 +38,7 @@ pub(super) fn open(
     encryption: Option<Arc<Encryption>>,
 ) -> Result<Storage, StartError> {
     let config = &context.config;
-    let engine = engine(config, encryption).map_err(|error| StartError::store(&error))?;
+    let engine = engine(config, encryption).map_err(|error| start_error(config, &error))?;
     // Zero disables compaction in the reference: no history is dropped because of its age.
     let history = Some(config.storage.etcd_compaction_interval).filter(|history| !history.is_zero());
     let history = history.unwrap_or(limits::UNLIMITED_HISTORY);
@@ -49,7 +49,21 @@ pub(super) fn open(
     let window_bounds = WindowBounds { history: history_bounds, ..window_bounds };
     let options =
         directory::Options { clock, history, window_bounds, space_limits, ..directory::Options::default() };
-    directory::start(engine, options).map_err(|error| StartError::store(&error))
+    directory::start(engine, options).map_err(|error| start_error(config, &error))
+}
+
+/// Says what helps.
+fn start_error(config: &Config, error: &EngineError) -> StartError {
+    match (error, &config.storage.data_dir) {
+        (EngineError::Damaged(_), Some(directory)) => {
+            let directory = directory.display();
+            StartError::store(&format_args!(
+                "{error}. `pilothouse check --data-dir {directory}` names the damage, and `pilothouse repair --data-dir {directory} \
+                 --replace` makes a new store of everything that can be read"
+            ))
+        }
+        _ => StartError::store(error),
+    }
 }
 
 fn engine(config: &Config, encryption: Option<Arc<Encryption>>) -> Result<Box<dyn Engine>, EngineError> {

@@ -10,7 +10,7 @@ use redb::{Database, ReadableDatabase as _, ReadableTable as _};
 
 use super::database::{OpenDatabase, ReadableHandle, fault, sync_folder, write_format};
 use super::synced_file::read_apart;
-use super::{COUNTERS, FIRST_REVISION_KEY, LOG, META, RECORD_BYTES_KEY, TYPES};
+use super::{COUNTERS, FIRST_REVISION_KEY, LOG, META, RECORD_BYTES_KEY, TYPES, insert_types};
 use crate::backup::{
     About, BackedUpType, BackupError, BackupReader, BackupSource, BackupWriter, Entry, Totals,
 };
@@ -119,12 +119,34 @@ pub fn restore<R: Read>(
     backup: BackupReader<R>,
     first_revision: impl FnOnce(Revision) -> Revision,
 ) -> Result<Restored, RestoreError> {
+    restore_entries(path, aside, backup, first_revision)
+}
+
+/// What a store is restored from.
+pub(super) trait Entries {
+    /// The next entry. After [`Entry::End`] there is none.
+    fn next(&mut self) -> Result<Entry<'_>, RestoreError>;
+}
+
+impl<R: Read> Entries for BackupReader<R> {
+    fn next(&mut self) -> Result<Entry<'_>, RestoreError> {
+        Ok(BackupReader::next(self)?)
+    }
+}
+
+/// The same as [`restore`], from any source.
+pub(super) fn restore_entries(
+    path: &Path,
+    aside: Option<&Path>,
+    entries: impl Entries,
+    first_revision: impl FnOnce(Revision) -> Revision,
+) -> Result<Restored, RestoreError> {
     if aside.is_none() && path.exists() {
         return Err(RestoreError::Exists(path.to_owned()));
     }
     // A restoration that was cut short must not look like a store, and two at a time must not write into each other.
     let unfinished = path.with_extension(format!("{}.restoring", std::process::id()));
-    let restored = write_unfinished(&unfinished, backup, first_revision).and_then(|restored| {
+    let restored = write_unfinished(&unfinished, entries, first_revision).and_then(|restored| {
         publish(&unfinished, path, aside)?;
         Ok(restored)
     });
@@ -132,9 +154,9 @@ pub fn restore<R: Read>(
     restored
 }
 
-fn write_unfinished<R: Read>(
+fn write_unfinished(
     unfinished: &Path,
-    mut backup: BackupReader<R>,
+    mut entries: impl Entries,
     first_revision: impl FnOnce(Revision) -> Revision,
 ) -> Result<Restored, RestoreError> {
     let _absent = fs::remove_file(unfinished);
@@ -142,7 +164,7 @@ fn write_unfinished<R: Read>(
     options.open(unfinished).map_err(EngineError::from)?;
     let (database, _) = OpenDatabase::open(unfinished)?;
     let mut restoration = Restoration { database: &database, path: unfinished, record_bytes: 0 };
-    let (types, totals) = restoration.copy_records(&mut backup)?;
+    let (types, totals) = restoration.copy_records(&mut entries)?;
     let highest = types.iter().map(|backed_up| backed_up.last).max().unwrap_or(Revision::FIRST);
     let first_revision = first_revision(highest).max(highest);
     restoration.finish(&types, first_revision)?;
@@ -180,9 +202,9 @@ struct Restoration<'a> {
 
 impl Restoration<'_> {
     /// Copies all records, and returns the types.
-    fn copy_records<R: Read>(
+    fn copy_records(
         &mut self,
-        backup: &mut BackupReader<R>,
+        entries: &mut impl Entries,
     ) -> Result<(Vec<BackedUpType>, Totals), RestoreError> {
         let mut types: Vec<BackedUpType> = Vec::new();
         loop {
@@ -193,7 +215,7 @@ impl Restoration<'_> {
             let totals = {
                 let mut log = transaction.open_table(LOG).map_err(|error| fault(path, error))?;
                 loop {
-                    match backup.next()? {
+                    match entries.next()? {
                         Entry::Type(backed_up) => {
                             check_type(&backed_up, types.last())?;
                             types.push(backed_up);
@@ -229,10 +251,9 @@ impl Restoration<'_> {
         let path = self.path;
         let transaction = self.database.begin_write().map_err(|error| fault(path, error))?;
         {
-            let mut names = transaction.open_table(TYPES).map_err(|error| fault(path, error))?;
+            insert_types(&transaction, path, types.iter().map(|backed_up| (&backed_up.name, &backed_up.id)))?;
             let mut counters = transaction.open_table(COUNTERS).map_err(|error| fault(path, error))?;
-            for BackedUpType { id, name, .. } in types {
-                names.insert(name.as_str(), id).map_err(|error| fault(path, error))?;
+            for BackedUpType { id, .. } in types {
                 counters.insert(id, first_revision.0).map_err(|error| fault(path, error))?;
             }
             let mut meta = transaction.open_table(META).map_err(|error| fault(path, error))?;

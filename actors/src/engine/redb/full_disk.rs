@@ -1,14 +1,12 @@
 //! What the engine does when the disk is full, and how much of it is left.
 
-use std::io;
 use std::os::unix::fs::MetadataExt as _;
-
-use nix::sys::statvfs::statvfs;
 
 use super::Redb;
 use super::database::{catch_panic, unknown_state};
 use crate::engine::{Batch, Counters, Disk, EngineError, Write};
 use crate::limits::RESERVED_BATCH_BYTES;
+use crate::space::DiskBytes;
 
 /// The unit in which the system counts the blocks of a file, whatever the file system uses.
 const STAT_BLOCK_BYTES: u64 = 512;
@@ -50,15 +48,13 @@ impl Redb {
 
     /// The space on the disk.
     pub(super) fn disk(&self) -> Result<Disk, EngineError> {
-        let system = statvfs(&self.path).map_err(io::Error::from)?;
-        let block = system.fragment_size();
+        let DiskBytes { total, free } = DiskBytes::of(&self.path)?;
         let file = std::fs::metadata(&self.path)?;
-        let total_bytes = system.blocks().saturating_mul(block);
         Ok(Disk {
-            free_bytes: system.blocks_available().saturating_mul(block),
-            total_bytes,
+            free_bytes: free,
+            total_bytes: total,
             file_bytes: file.blocks().saturating_mul(STAT_BLOCK_BYTES),
-            kept_bytes: self.reserve.missing_bytes(total_bytes),
+            kept_bytes: self.reserve.missing_bytes(total),
         })
     }
 
