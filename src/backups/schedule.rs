@@ -4,7 +4,7 @@
 //! disk. The oldest are removed, but only after a new one was made: a server that cannot make backups keeps those that it has.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Write as _};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,12 +12,13 @@ use std::thread;
 use std::time::Duration;
 
 use pilothouse_actors::backup::{BackupError, Totals};
+use pilothouse_actors::space::DiskBytes;
 use pilothouse_types::clock::{Clock, Timestamp};
 use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{Backups, NoBackup, PendingBackup};
-use crate::limits::BACKUP_RETRY_INTERVAL;
+use crate::limits::{BACKUP_CHUNK_BYTES, BACKUP_RETRY_INTERVAL};
 use crate::metrics::backups::BackupMetrics;
 
 /// The beginning and the end of the names.
@@ -98,10 +99,11 @@ fn write(directory: &Path, pending: PendingBackup) -> Result<(PathBuf, Totals), 
         // It contains Secrets.
         let _absent = fs::remove_file(&unfinished);
         let options = OpenOptions::new().write(true).create_new(true).mode(0o600).clone();
-        let mut file = BufWriter::new(options.open(&unfinished)?);
+        let file = SparingFile { file: options.open(&unfinished)?, directory };
+        let mut file = BufWriter::with_capacity(BACKUP_CHUNK_BYTES, file);
         let totals = source.write_to(&about, &mut file)?;
         file.flush()?;
-        file.get_ref().sync_all()?;
+        file.get_ref().file.sync_all()?;
         fs::rename(&unfinished, &path)?;
         File::open(directory)?.sync_all()?;
         Ok(totals)
@@ -110,6 +112,28 @@ fn write(directory: &Path, pending: PendingBackup) -> Result<(PathBuf, Totals), 
         let _absent = fs::remove_file(&unfinished);
     }
     Ok((path, written?))
+}
+
+/// A file that ends before the disk is full: the store may be on the same one.
+struct SparingFile<'a> {
+    file: File,
+    directory: &'a Path,
+}
+
+impl Write for SparingFile<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if DiskBytes::of(self.directory)?.is_low() {
+            return Err(io::Error::new(
+                io::ErrorKind::StorageFull,
+                "the disk of the backups has too little space",
+            ));
+        }
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 /// Removes all but the newest backups, and what was left unfinished. Names from the future were given while the clock was wrong: they

@@ -4,6 +4,7 @@
 
 use std::io::{self, Write};
 use std::thread;
+use std::time::Duration;
 
 use actix_web::HttpResponse;
 use actix_web::http::header;
@@ -11,12 +12,12 @@ use bytes::Bytes;
 use futures::stream;
 use pilothouse_actors::backup::BackupError;
 use pilothouse_apimachinery::status::{Result, Status};
-use pilothouse_types::clock::Clock;
+use pilothouse_types::clock::{Clock, Moment};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
 use crate::backups::{Backups, NoBackup, PendingBackup};
-use crate::limits::{BACKUP_CHUNK_BYTES, BACKUP_CHUNKS, BACKUP_STALL, BACKUP_STALL_STEP};
+use crate::limits::{BACKUP_CHUNK_BYTES, BACKUP_CHUNKS, BACKUP_LEAST_RATE, BACKUP_STALL, BACKUP_STALL_STEP};
 
 /// The path.
 pub const PATH: &str = "/backup";
@@ -34,7 +35,7 @@ pub fn respond(backups: &Backups, clock: &Clock) -> Result<HttpResponse> {
     // A thread of its own: it reads the disk for seconds, and waits for the client.
     let thread = thread::Builder::new().name("backup".to_owned()).spawn(move || {
         let _slot = slot;
-        let mut out = ChunkSender { sender, chunk: Vec::new(), clock };
+        let mut out = ChunkSender { sender, chunk: Vec::new(), sent: 0, begin: clock.moment(), clock };
         match source.write_to(&about, &mut out) {
             Ok(totals) => tracing::info!(records = totals.records, types = totals.types, "a backup was sent"),
             Err(error) => {
@@ -61,12 +62,16 @@ const BACKUP_RETRY_SECONDS: u32 = 5;
 struct ChunkSender {
     sender: mpsc::Sender<io::Result<Bytes>>,
     chunk: Vec<u8>,
+    /// Bytes that were sent.
+    sent: u64,
+    begin: Moment,
     clock: Clock,
 }
 
 impl ChunkSender {
-    fn send(&self, chunk: io::Result<Bytes>) -> io::Result<()> {
+    fn send(&mut self, chunk: io::Result<Bytes>) -> io::Result<()> {
         let mut chunk = chunk;
+        self.sent += chunk.as_ref().map_or(0, |chunk| chunk.len() as u64);
         let since = self.clock.moment();
         loop {
             chunk = match self.sender.try_send(chunk) {
@@ -76,15 +81,16 @@ impl ChunkSender {
                 }
                 Err(TrySendError::Full(chunk)) => chunk,
             };
-            if self.clock.elapsed(since) > BACKUP_STALL {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read"));
+            let at_least = BACKUP_STALL + Duration::from_secs(self.sent / BACKUP_LEAST_RATE);
+            if self.clock.elapsed(since) > BACKUP_STALL || self.clock.elapsed(self.begin) > at_least {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the client reads too slowly"));
             }
             thread::sleep(BACKUP_STALL_STEP);
         }
     }
 
     /// Ends the response in a way that the client can tell from a whole one.
-    fn fail(&self, error: &BackupError) {
+    fn fail(&mut self, error: &BackupError) {
         let _gone = self.send(Err(io::Error::other(error.to_string())));
     }
 }

@@ -90,6 +90,26 @@ fn full_disk_refuses_growth_and_nothing_else() {
 }
 
 #[test]
+fn scheduled_backups_leave_space_for_the_store() {
+    let disk = SmallDisk::mount(DISK_BYTES);
+    let backups = disk.path().join("backups");
+    let flags = ["--event-ttl=0", "--backup-interval=1s", &format!("--backup-dir={}", backups.display())];
+    let mut server = Server::start_in(&disk.path().join("data"), &flags);
+    let mut admin = server.admin();
+    let payload = "x".repeat(900_000);
+    for number in 0..25 {
+        admin.post(MAPS, &map(&format!("large-{number}"), &payload)).ok();
+        if server.log().contains("no backup was made") {
+            break;
+        }
+    }
+    let refused = || server.log().contains("the disk of the backups has too little space").then_some(());
+    poll(TIMEOUT, refused).expect("a backup that has no space");
+    admin.post(MAPS, &map("after", &payload)).ok();
+    server.assert_healthy();
+}
+
+#[test]
 fn store_file_becomes_smaller_while_the_server_runs() {
     let disk = SmallDisk::mount(DISK_BYTES);
     let data = disk.path().join("data");
