@@ -49,10 +49,16 @@ impl StoredEncryption {
 
     fn resource(&self, type_name: &TypeName) -> Option<ResourceEncryption> {
         let configured = self.configured.as_ref()?;
-        let name = resource_of_store(type_name);
-        let (resource, group) = name.split_once('.').unwrap_or((name, ""));
+        let (group, resource) = group_and_resource(type_name);
         Some(configured.for_resource(group, resource))
     }
+}
+
+/// The resource of a type, as a configuration names it.
+fn group_and_resource(type_name: &TypeName) -> (&str, &str) {
+    let name = resource_of_store(type_name);
+    let (resource, group) = name.split_once('.').unwrap_or((name, ""));
+    (group, resource)
 }
 
 /// What an encrypted content is bound to: its place in the log.

@@ -331,7 +331,8 @@ impl Application for RunningServer {
                 shared: self.0.shared.clone(),
             };
             actix::spawn(reload.run());
-            encryption::follow_changes(&self.0.context, self.0.encryption.as_ref());
+            let directory = &self.0.shared.health.directory;
+            encryption::follow_changes(&self.0.context, self.0.encryption.as_ref(), directory);
             if let Some(schedule) = storage::backup_schedule(&self.0.context.config) {
                 let (backups, clock) = (self.0.shared.backups.clone(), self.0.context.clock.clone());
                 actix::spawn(schedule.run(backups, clock, self.0.shared.metrics.backups.clone()));

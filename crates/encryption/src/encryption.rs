@@ -17,6 +17,7 @@ use crate::key_id::WriteKey;
 use crate::kms::Plugin;
 use crate::limits::{RELOAD_PROBE_PAUSE, RELOAD_PROBE_TIMEOUT};
 use crate::observer::{NoObserver, Observer, hexadecimal};
+use crate::stored_keys::StoredKey;
 use crate::transformers::{Decrypted, Encrypted, ResourceNames, Surroundings, Transformers};
 
 /// What does not change with the configuration.
@@ -84,6 +85,11 @@ pub enum LoadError {
     /// A plugin does not work.
     #[error("health check for new transformers failed, polling error context deadline exceeded: {0}")]
     Unhealthy(String),
+    /// Stored values could not be read with it.
+    #[error(
+        "stored objects could not be read with the changed file: {0}. Write them again first, for example with `pilothouse migrate`"
+    )]
+    TakesKeys(String),
 }
 
 /// What a reload has done.
@@ -124,17 +130,18 @@ impl Encryption {
         Ok(Encryption { current, settings, content_hash, reload_turn: Lock::default() })
     }
 
-    /// Puts another configuration into use, if it is valid and all its plugins are healthy; otherwise the previous one stays. Waits
-    /// on the calling thread, and is not cheap: compare [`Encryption::content_hash`] before.
+    /// Puts another configuration into use, if it is valid, has the keys of all that is stored, and all its plugins are healthy;
+    /// otherwise the previous one stays. Waits on the calling thread, and is not cheap: compare [`Encryption::content_hash`] before.
     ///
     /// The connections of the previous configuration end with the last call that uses it.
-    pub fn reload(&self, text: &[u8]) -> Result<Reload, LoadError> {
+    pub fn reload(&self, text: &[u8], stored: &[StoredKey]) -> Result<Reload, LoadError> {
         let _turn = self.reload_turn.lock();
         let hash = content_hash(text);
         if *self.content_hash.lock() == hash {
             return Ok(Reload::Unchanged);
         }
         let result = build(text, &self.settings).and_then(|transformers| {
+            self.check_keys(&transformers, stored)?;
             self.probe(&transformers)?;
             Ok(transformers)
         });
@@ -173,6 +180,12 @@ impl Encryption {
     pub fn check_plugins(&self) -> Result<(), String> {
         let errors = check(&self.current.load_full());
         if errors.is_empty() { Ok(()) } else { Err(join(errors)) }
+    }
+
+    fn check_keys(&self, next: &Transformers, stored: &[StoredKey]) -> Result<(), LoadError> {
+        let current = self.current.load_full();
+        let losses: Vec<String> = stored.iter().filter_map(|stored| stored.loss(&current, next)).collect();
+        if losses.is_empty() { Ok(()) } else { Err(LoadError::TakesKeys(losses.join(", "))) }
     }
 
     fn probe(&self, transformers: &Transformers) -> Result<(), LoadError> {

@@ -25,6 +25,7 @@ pub mod observer;
 mod providers;
 mod random;
 mod secret_key;
+mod stored_keys;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod transformers;
@@ -37,4 +38,5 @@ pub use health::HealthCheck;
 pub use key_id::WriteKey;
 pub use observer::{Direction, NoObserver, OK, Observer, Transformation};
 pub use secret_key::SecretKey;
+pub use stored_keys::StoredKey;
 pub use transformers::{Decrypted, Encrypted, ResourceTransformer, Transformers};

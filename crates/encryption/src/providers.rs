@@ -63,6 +63,11 @@ impl Provider {
         key_id.map_or(WriteKey::Unknown, WriteKey::Key)
     }
 
+    /// Whether this is one of the keys that the configuration gives it.
+    pub fn has_key(&self, id: EncryptionKeyId) -> bool {
+        matches!(self, Provider::Keyed(provider) if provider.keys.iter().any(|key| key.id == id))
+    }
+
     /// What has encrypted a value, of which this is what follows the prefix, on its way to storage.
     pub fn key_id_of_written(&self, data: &[u8]) -> Option<EncryptionKeyId> {
         match self {

@@ -120,6 +120,23 @@ impl Transformers {
         }
     }
 
+    /// Whether values of a resource that were encrypted with this key can be read. It must not be the key of a plugin.
+    pub(crate) fn has_key(&self, names: &ResourceNames, key: EncryptionKeyId) -> bool {
+        self.chain(names).is_some_and(|chain| chain.providers.iter().any(|provider| provider.has_key(key)))
+    }
+
+    /// Whether one of the KMS plugins for a resource is also one of `other`.
+    pub(crate) fn shares_plugin(&self, names: &ResourceNames, other: &Transformers) -> bool {
+        let plugins = |transformers: &Transformers| -> Vec<String> {
+            let providers =
+                transformers.chain(names).map(|chain| chain.providers.as_slice()).unwrap_or_default();
+            let plugins = providers.iter().filter(|provider| matches!(***provider, Provider::Kms(_)));
+            plugins.map(|provider| provider.prefix().to_owned()).collect()
+        };
+        let others = plugins(other);
+        plugins(self).iter().any(|prefix| others.contains(prefix))
+    }
+
     /// What values of a resource are encrypted with now.
     pub(crate) fn write_key(&self, names: &ResourceNames) -> WriteKey {
         let provider = self.chain(names).map(|chain| chain.providers.first());
@@ -171,6 +188,11 @@ impl ResourceNames {
     pub fn new(group: &str, resource: &str) -> ResourceNames {
         let resource = GroupResource { group, resource };
         ResourceNames { exact: resource.to_string(), group: resource.any_in_group().to_string() }
+    }
+
+    /// The resource, as `deployments.apps`.
+    pub fn resource(&self) -> &str {
+        &self.exact
     }
 }
 

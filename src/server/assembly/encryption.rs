@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
+use actix::Addr;
+use pilothouse_actors::directory::Directory;
 use pilothouse_api::gates::KMS_V1;
 use pilothouse_encryption::{Encryption, Settings};
 
-use crate::encryption::reload;
+use crate::config::flag_groups::Engine;
+use crate::encryption::reload::{self, FileFollower};
 use crate::limits::ENCRYPTION_RELOAD_INTERVAL;
 use crate::metrics::Metrics;
 use crate::server::application::{StartContext, StartError};
@@ -28,12 +31,21 @@ pub(super) fn load(context: &StartContext, metrics: &Metrics) -> Result<Option<A
 }
 
 /// Puts changes of the configuration into use, if the flags say so.
-pub(super) fn follow_changes(context: &StartContext, encryption: Option<&Arc<Encryption>>) {
+pub(super) fn follow_changes(
+    context: &StartContext,
+    encryption: Option<&Arc<Encryption>>,
+    directory: &Addr<Directory>,
+) {
     let storage = &context.config.storage;
     if let (true, Some(encryption), Some(path)) =
         (storage.encryption_provider_config_automatic_reload, encryption, &storage.encryption_provider_config)
     {
-        let follow = reload::follow_file(encryption.clone(), path.clone(), ENCRYPTION_RELOAD_INTERVAL);
-        actix::spawn(follow);
+        let follower = FileFollower {
+            encryption: encryption.clone(),
+            path: path.clone(),
+            directory: (storage.engine == Engine::Redb).then(|| directory.clone()),
+            interval: ENCRYPTION_RELOAD_INTERVAL,
+        };
+        actix::spawn(follower.run());
     }
 }

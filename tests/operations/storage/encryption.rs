@@ -8,10 +8,10 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 
 use super::pilothouse;
-use crate::support::Server;
-use crate::support::compare::text;
+use crate::support::compare::{revision, text};
 use crate::support::server::temp_directory;
 use crate::support::wait::{TIMEOUT, poll};
+use crate::support::{Client, Server};
 
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 /// Two keys of 32 bytes.
@@ -53,6 +53,13 @@ fn aesgcm(keys: &[(&str, &str)]) -> Value {
 
 fn secret(name: &str, value: &str) -> Value {
     json!({"metadata": {"name": name, "labels": {"owner": "captain-hush"}}, "stringData": {"password": value}})
+}
+
+/// The names of all secrets.
+fn names(admin: &mut Client) -> Vec<String> {
+    let list = admin.get(SECRETS).ok();
+    let items = list["items"].as_array().expect("items").iter();
+    items.map(|item| text(item, "/metadata/name").to_owned()).collect()
 }
 
 /// Whether the bytes contain a text, as it is or in base64.
@@ -132,13 +139,7 @@ fn object_whose_key_is_missing_is_an_error_and_comes_back_with_the_key() {
 
     configuration.change(&json!([aesgcm(&KEYS)]));
     let server = Server::start_in(&data, &[&configuration.flag]);
-    let names: Vec<String> = server.admin().get(SECRETS).ok()["items"]
-        .as_array()
-        .expect("items")
-        .iter()
-        .map(|item| text(item, "/metadata/name").to_owned())
-        .collect();
-    assert_eq!(names, ["kept", "new"]);
+    assert_eq!(names(&mut server.admin()), ["kept", "new"]);
 }
 
 #[test]
@@ -167,15 +168,92 @@ fn key_is_replaced_while_the_server_runs() {
         let again = admin.put(&path, &rewritten).ok();
         assert_eq!(again["metadata"]["resourceVersion"], rewritten["metadata"]["resourceVersion"]);
     }
-    configuration.change(&json!([{"unknown": {}}]));
-    poll(TIMEOUT, || server.log().contains("the previous one stays in use").then_some(()))
-        .expect("a refusal");
+    for (providers, reason) in [
+        (json!([{"unknown": {}}]), "error while parsing file"),
+        (json!([aesgcm(&KEYS[..1])]), "1 of secrets need a key or KMS plugin that it does not have"),
+    ] {
+        configuration.change(&providers);
+        poll(TIMEOUT, || server.log().contains(reason).then_some(())).expect("a refusal");
+        assert!(server.log().contains("the previous one stays in use"));
+    }
     admin.post(SECRETS, &secret("later", "value")).ok();
     server.stop();
 
     configuration.change(&json!([aesgcm(&KEYS[1..])]));
     let server = Server::start_in(&data, &[&configuration.flag]);
     assert_eq!(server.admin().get(SECRETS).ok()["items"].as_array().map(Vec::len), Some(2));
+}
+
+#[test]
+fn migration_writes_all_objects_with_the_new_key() {
+    // By the command alone, and by a StorageVersionMigration that it asks for.
+    let migrator: [&str; 3] = [
+        "--controllers=storage-version-migrator-controller",
+        "--feature-gates=StorageVersionMigrator=true",
+        "--runtime-config=storagemigration.k8s.io/v1alpha1=true",
+    ];
+    for (flags, report) in [(&[][..], "objects are current"), (&migrator, "migrated by the server")] {
+        let directory = temp_directory();
+        let data = directory.path().join("data");
+        let configuration =
+            Configuration::new(directory.path(), &json!([aesgcm(&KEYS[..1]), {"identity": {}}]));
+        let server = Server::start_in(&data, &[]);
+        server.admin().post(SECRETS, &secret("clear", "value")).ok();
+        server.stop();
+        let server = Server::start_in(&data, &[&configuration.flag]);
+        let mut admin = server.admin();
+        admin.post(SECRETS, &secret("old", "value")).ok();
+        server.stop();
+        configuration.change(&json!([aesgcm(&[KEYS[1], KEYS[0]]), {"identity": {}}]));
+        let server = Server::start_in(&data, &[flags, &[&configuration.flag]].concat());
+        let mut admin = server.admin();
+        let current = revision(&admin.post(SECRETS, &secret("current", "value")).ok());
+        let output = pilothouse(&["migrate", "secrets", "--data-dir", &data.to_string_lossy()]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && text.contains(report), "{output:?}");
+        let written =
+            |admin: &mut Client, name: &str| revision(&admin.get(&format!("{SECRETS}/{name}")).ok());
+        assert_eq!(written(&mut admin, "current"), current, "it was encrypted with the new key already");
+        for name in ["clear", "old"] {
+            assert!(written(&mut admin, name) > current, "{name} is written again");
+        }
+        server.stop();
+        // With the new key alone.
+        configuration.change(&json!([aesgcm(&KEYS[1..])]));
+        let server = Server::start_in(&data, &[&configuration.flag]);
+        assert_eq!(names(&mut server.admin()), ["clear", "current", "old"]);
+    }
+}
+
+#[test]
+fn object_whose_key_is_lost_can_be_deleted_by_its_name() {
+    let directory = temp_directory();
+    let data = directory.path().join("data");
+    let configuration = Configuration::new(directory.path(), &json!([aesgcm(&KEYS[..1])]));
+    let server = Server::start_in(&data, &[&configuration.flag]);
+    let mut admin = server.admin();
+    for name in ["lost", "other"] {
+        admin.post(SECRETS, &secret(name, "value")).ok();
+    }
+    server.stop();
+    configuration.change(&json!([aesgcm(&KEYS[1..])]));
+    let gate = "--feature-gates=AllowUnsafeMalformedObjectDeletion=true";
+    let server = Server::start_in(&data, &[&configuration.flag, gate]);
+    let mut admin = server.admin();
+    let path = format!("{SECRETS}/lost");
+    admin.delete(&path).expect_error(500, "InternalError");
+    let unsafe_path = format!("{path}?ignoreStoreReadErrorWithClusterBreakingPotential=true");
+    assert_eq!(admin.delete(&unsafe_path).ok()["details"], json!({"name": "lost", "kind": "Secret"}));
+    admin.get(&path).expect_error(404, "NotFound");
+    admin.get(&format!("{SECRETS}/other")).expect_error(500, "InternalError");
+    admin.post(SECRETS, &secret("lost", "again")).ok();
+    server.stop();
+
+    configuration.change(&json!([aesgcm(&KEYS)]));
+    let server = Server::start_in(&data, &[&configuration.flag]);
+    let mut admin = server.admin();
+    assert_eq!(names(&mut admin), ["lost", "other"]);
+    assert_eq!(admin.get(&path).ok()["data"]["password"], "YWdhaW4=", "not the one that was deleted");
 }
 
 /// A KMS plugin in a process of its own, which is killed at the end.
@@ -241,8 +319,7 @@ fn kms_plugin_may_be_killed_and_restarted_under_load() {
     }
     let is_healthy = || (admin.get("/healthz/kms-providers").status == 200).then_some(());
     poll(TIMEOUT, is_healthy).expect("the plugin is back");
-    let count =
-        |admin: &mut crate::support::Client| admin.get(SECRETS).ok()["items"].as_array().map(Vec::len);
+    let count = |admin: &mut Client| admin.get(SECRETS).ok()["items"].as_array().map(Vec::len);
     assert_eq!(count(&mut admin), Some(60));
     server.stop();
 

@@ -46,12 +46,12 @@ fn reload_replaces_the_providers_of_resources_in_use() {
     let configmaps = encryption.for_resource("", "configmaps");
     let stored = secrets.encrypt(PLAIN, CONTEXT).unwrap().into_owned();
     assert_eq!(encryption.content_hash(), content_hash(&aesgcm("old", 1)));
-    assert_eq!(encryption.reload(&aesgcm("old", 1)), Ok(Reload::Unchanged));
+    assert_eq!(encryption.reload(&aesgcm("old", 1), &[]), Ok(Reload::Unchanged));
     let providers =
         format!("[{}, {}]", keyed_provider("secretbox", "new", 2), keyed_provider("aesgcm", "old", 1));
     let next = configuration("[secrets, configmaps]", &providers);
     assert!(!configmaps.has_entry());
-    assert_eq!(encryption.reload(&next), Ok(Reload::Replaced));
+    assert_eq!(encryption.reload(&next, &[]), Ok(Reload::Replaced));
     assert!(configmaps.has_entry());
     assert!(secrets.encrypt(PLAIN, CONTEXT).unwrap().starts_with(b"k8s:enc:secretbox:v1:new:"));
     assert!(configmaps.encrypt(PLAIN, CONTEXT).unwrap().starts_with(b"k8s:enc:secretbox:v1:new:"));
@@ -77,12 +77,53 @@ fn invalid_file_keeps_the_previous_configuration() {
         ),
         (&v1, "error while building transformers: KMSv1 is deprecated"),
     ] {
-        let error = encryption.reload(text).unwrap_err().to_string();
+        let error = encryption.reload(text, &[]).unwrap_err().to_string();
         assert!(error.starts_with(start), "{error}");
     }
     assert_eq!(*observer.0.lock(), [false; 4]);
     assert_eq!(encryption.content_hash(), hash);
     assert!(secrets.encrypt(PLAIN, CONTEXT).unwrap().starts_with(b"k8s:enc:aesgcm:v1:a:"));
+}
+
+#[test]
+fn reload_takes_no_key_that_is_needed() {
+    let directory = TempDir::new().unwrap();
+    let plugin = plugin(&directory, "kms");
+    let file = |providers: &[String]| configuration("[secrets]", &format!("[{}]", providers.join(", ")));
+    let [one, two] = [1, 2].map(|byte| keyed_provider("aesgcm", "key", byte));
+    let kms = kms_provider("v2", "kms", plugin.endpoint());
+    let identity = "{identity: {}}".to_owned();
+    let encryption = Encryption::load(&file(&[one.clone()]), settings()).unwrap();
+    let secrets = encryption.for_resource("", "secrets");
+    let write = || {
+        let key_id = secrets.encrypt_identified(PLAIN, CONTEXT).unwrap().key_id;
+        StoredKey { group: String::new(), resource: "secrets".to_owned(), key_id, values: 3 }
+    };
+    let of_one = write();
+    // The same name, and another secret.
+    let error = encryption.reload(&file(&[two.clone()]), &[of_one.clone()]).unwrap_err();
+    let reason = "3 of secrets need a key or KMS plugin that it does not have";
+    assert_eq!(error, LoadError::TakesKeys(reason.to_owned()));
+    assert_eq!(
+        encryption.reload(&file(&[two.clone(), one.clone()]), &[of_one.clone()]),
+        Ok(Reload::Replaced)
+    );
+    let of_two = write();
+    assert_eq!(
+        encryption.reload(&file(&[kms.clone(), two.clone()]), &[of_two.clone()]),
+        Ok(Reload::Replaced)
+    );
+    let of_kms = write();
+    for (providers, stored) in [(vec![kms.clone()], &of_two), (vec![two.clone()], &of_kms)] {
+        let error = encryption.reload(&file(&providers), &[stored.clone()]).unwrap_err();
+        assert_eq!(error, LoadError::TakesKeys(reason.to_owned()));
+    }
+    let next = file(&[identity, kms.clone()]);
+    assert_eq!(encryption.reload(&next, &[of_kms.clone()]), Ok(Reload::Replaced));
+    let in_clear = write();
+    assert_eq!(in_clear.key_id, None);
+    let error = encryption.reload(&file(&[kms]), &[of_kms, in_clear]).unwrap_err().to_string();
+    assert!(error.contains("with the changed file: 3 of secrets need the identity provider"), "{error}");
 }
 
 #[test]
@@ -93,7 +134,7 @@ fn reload_needs_healthy_plugins() {
     let plugin = plugin(&directory, "kms");
     let text = configuration("[secrets]", &format!("[{}]", kms_provider("v2", "kms", plugin.endpoint())));
     plugin.state.change_status(|status| status.healthz = "locked".to_owned());
-    let error = encryption.reload(&text).unwrap_err().to_string();
+    let error = encryption.reload(&text, &[]).unwrap_err().to_string();
     assert_eq!(
         error,
         "health check for new transformers failed, polling error context deadline exceeded: kms-provider-0: kmsv2 Provider \
@@ -101,11 +142,11 @@ fn reload_needs_healthy_plugins() {
     );
     assert!(secrets.encrypt(PLAIN, CONTEXT).unwrap().starts_with(b"k8s:enc:aesgcm:v1:a:"));
     plugin.state.change_status(|status| status.healthz = "ok".to_owned());
-    assert_eq!(encryption.reload(&text), Ok(Reload::Replaced));
+    assert_eq!(encryption.reload(&text, &[]), Ok(Reload::Replaced));
     assert!(secrets.encrypt(PLAIN, CONTEXT).unwrap().starts_with(b"k8s:enc:kms:v2:kms:"));
     // The plugin of a replaced configuration is not used any more, and its thread ends.
     let previous = Arc::downgrade(&encryption.transformers());
-    assert_eq!(encryption.reload(&aesgcm("b", 2)), Ok(Reload::Replaced));
+    assert_eq!(encryption.reload(&aesgcm("b", 2), &[]), Ok(Reload::Replaced));
     assert!(previous.upgrade().is_none());
 }
 
