@@ -43,6 +43,11 @@ pub(super) struct ConnectionFlags {
 }
 
 impl ConnectionFlags {
+    /// The flags that name a kubeconfig and nothing else.
+    pub(super) fn with_kubeconfig(path: PathBuf) -> ConnectionFlags {
+        ConnectionFlags { kubeconfig: Some(path), ..ConnectionFlags::default() }
+    }
+
     /// The server that the flags name. It is not connected to yet.
     pub(super) fn api_server(&self) -> Result<ApiServer, String> {
         let environment = Environment {

@@ -11,17 +11,17 @@ mod direct;
 mod discovery;
 mod requested;
 
-use std::fs;
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use pilothouse_client::kubeconfig::{Access, Credentials};
+use pilothouse_client::api_server::ApiServer;
 
 use self::api::{Api, Failure};
 use self::definition::Definition;
 use self::discovery::{Discovery, MigratedResource};
+use super::connection::{ConnectionFlags, run_until_interrupted};
 
 /// Rewrite all objects of resources, so that they are stored in the current storage version and encrypted with the current key.
 ///
@@ -38,33 +38,17 @@ pub(super) struct Options {
     /// Migrate all resources that the server stores.
     #[arg(long)]
     all: bool,
-    /// The kubeconfig to use [default: admin.kubeconfig in the data directory].
-    #[arg(long, value_name = "FILE", conflicts_with = "server")]
-    kubeconfig: Option<PathBuf>,
-    /// The server's data directory.
-    #[arg(long, default_value = "./pilothouse-data", value_name = "DIR")]
-    data_dir: PathBuf,
-    /// The URL of the server, instead of a kubeconfig.
-    #[arg(long, value_name = "URL")]
-    server: Option<String>,
-    /// With --server: the CA of its certificate [default: those of the system].
-    #[arg(long, value_name = "FILE", requires = "server")]
-    ca_file: Option<PathBuf>,
-    /// With --server: a file with a bearer token.
-    #[arg(long, value_name = "FILE", requires = "server")]
-    token_file: Option<PathBuf>,
-    /// With --server: a client certificate; needs --client-key.
-    #[arg(long, requires_all = ["client_key", "server"], value_name = "FILE")]
-    client_certificate: Option<PathBuf>,
-    /// Private key of --client-certificate.
-    #[arg(long, requires = "client_certificate", value_name = "FILE")]
-    client_key: Option<PathBuf>,
+    /// Use admin.kubeconfig in this data directory of a running server.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["kubeconfig", "context", "server"])]
+    data_dir: Option<PathBuf>,
     /// Rewrite the objects through the API, even if the server serves StorageVersionMigrations.
     #[arg(long)]
     direct: bool,
     /// How long a controller may take to begin a StorageVersionMigration.
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     start_timeout: u64,
+    #[command(flatten)]
+    connection: ConnectionFlags,
 }
 
 impl super::Command for Options {
@@ -72,36 +56,24 @@ impl super::Command for Options {
     type Failure = Failure;
 
     fn run(&self) -> Result<(), Failure> {
-        let access = self.access().map_err(Failure::Settings)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.map_err(|error| Failure::Settings(error.to_string()))?.block_on(self.migrate(access))
+        let server = self.server().map_err(Failure::Settings)?;
+        run_until_interrupted(async { Ok(self.migrate(server).await) }).map_err(Failure::Settings)?
     }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, String> {
-    fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
 }
 
 impl Options {
-    /// How to reach the server.
-    fn access(&self) -> Result<Access, String> {
-        let Some(server) = &self.server else {
-            let path = self.kubeconfig.clone().unwrap_or_else(|| self.data_dir.join("admin.kubeconfig"));
-            return Access::read(&path).map_err(|error| format!("cannot use the kubeconfig: {error}"));
-        };
-        let mut access = Access::to_server(server.as_str());
-        access.authority_pem = self.ca_file.as_deref().map(read).transpose()?;
-        if let (Some(certificate), Some(key)) = (&self.client_certificate, &self.client_key) {
-            access.identity_pem = Some((read(certificate)?, read(key)?));
+    /// The server that the flags name.
+    fn server(&self) -> Result<ApiServer, String> {
+        match &self.data_dir {
+            Some(directory) => {
+                ConnectionFlags::with_kubeconfig(directory.join("admin.kubeconfig")).api_server()
+            }
+            None => self.connection.api_server(),
         }
-        if let Some(path) = &self.token_file {
-            access.credentials = Credentials::TokenFile(path.clone());
-        }
-        Ok(access)
     }
 
-    async fn migrate(&self, access: Access) -> Result<(), Failure> {
-        let api = Api::new(access)?;
+    async fn migrate(&self, server: ApiServer) -> Result<(), Failure> {
+        let api = Api::new(server);
         let discovery = Discovery::read(&api).await?;
         let resources = match self.all {
             true => discovery.all(&api).await?,
@@ -171,15 +143,14 @@ mod tests {
             "secrets",
             "secrets deployments.apps --direct",
             "--all --kubeconfig=x",
-            "secrets --server=https://h --token-file=t --ca-file=c",
+            "secrets --server=https://h --token-file=t --certificate-authority=c",
         ] {
             assert!(parse(line).is_ok(), "{line}");
         }
         for line in [
             "",
             "--all secrets",
-            "secrets --token-file=t",
-            "secrets --server=https://h --kubeconfig=x",
+            "secrets --data-dir=d --kubeconfig=x",
             "secrets --server=https://h --client-key=k",
         ] {
             assert!(parse(line).is_err(), "{line:?}");
@@ -189,7 +160,7 @@ mod tests {
     #[test]
     fn missing_kubeconfig_is_reported() {
         let options = Options::try_parse_from(["--all", "--data-dir=/no-such-folder"]).unwrap();
-        let error = options.access().err().unwrap();
+        let error = options.server().err().unwrap();
         assert!(error.contains("/no-such-folder/admin.kubeconfig"), "{error}");
     }
 }

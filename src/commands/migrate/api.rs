@@ -5,7 +5,6 @@ use std::time::Duration;
 use hyper::Method;
 use pilothouse_apimachinery::well_known::JSON;
 use pilothouse_client::api_server::{self, ApiRequest, ApiResponse, ApiServer};
-use pilothouse_client::kubeconfig::Access;
 use serde_json::Value;
 
 /// The field manager of patches.
@@ -61,9 +60,8 @@ impl Reply {
 }
 
 impl Api {
-    pub(super) fn new(access: Access) -> Result<Api, Failure> {
-        let server = ApiServer::new(access);
-        Ok(Api { server: server.map_err(|failure| Failure::Settings(failure.to_string()))? })
+    pub(super) fn new(server: ApiServer) -> Api {
+        Api { server }
     }
 
     /// Sends a request, and again while the server is busy.

@@ -134,13 +134,13 @@ fn command_reports_what_it_cannot_do() {
     };
     let (ca, token) = (file("ca.crt", &server.ca_pem()), file("token", USER_TOKEN.as_bytes()));
     let url = format!("--server=https://{}", server.address());
-    let flags = [url.as_str(), "--ca-file", &ca, "--token-file", &token];
+    let flags = [url.as_str(), "--certificate-authority", &ca, "--token-file", &token];
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}});
     admin.post("/api/v1/namespaces/default/configmaps", &map).ok();
     let stderr = fail(&[&["configmaps"], &flags[..]].concat());
     assert!(stderr.contains("the server answered 403") && stderr.contains("1 of 1 resources"), "{stderr}");
     let token = file("token", ADMIN_TOKEN.as_bytes());
-    let stdout = succeed(&["configmaps", &url, "--ca-file", &ca, "--token-file", &token]);
+    let stdout = succeed(&["configmaps", &url, "--certificate-authority", &ca, "--token-file", &token]);
     assert!(stdout.starts_with("configmaps: "), "{stdout}");
     let stderr = fail(&["configmaps", &url]);
     assert!(stderr.contains("certificate"), "{stderr}");
