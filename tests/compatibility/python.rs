@@ -14,7 +14,8 @@ use crate::support::wait::{TIMEOUT, poll};
 use crate::support::{Client, Server};
 
 /// The client release for Kubernetes 1.33, and an independent library for signatures. Created by the first test that needs it.
-static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| environment("kubernetes", &["kubernetes==33.1.0", "jwcrypto==1.5.6"]));
+static PYTHON: LazyLock<PathBuf> =
+    LazyLock::new(|| environment("kubernetes", &["kubernetes==33.1.0", "jwcrypto==1.5.6"]));
 
 #[test]
 fn python_client_creates_lists_watches_and_deletes() {

@@ -146,7 +146,11 @@ impl Cycles {
             }
             Event::Restoration => {
                 self.stop_writers(&running.load, running.writers);
-                if self.random.below(2) == 0 { server.kill() } else { server.stop() }
+                if self.random.below(2) == 0 {
+                    server.kill()
+                } else {
+                    server.stop()
+                }
                 self.restore(&backup);
                 server = self.start();
                 restored = Some(&backup);
@@ -190,7 +194,8 @@ impl Cycles {
         };
         assert!(output.status.success(), "{output:?}");
         let entries = fs::read_dir(&self.data).expect("the data directory").flatten();
-        for entry in entries.filter(|entry| entry.file_name().to_string_lossy().ends_with(".before-restore")) {
+        for entry in entries.filter(|entry| entry.file_name().to_string_lossy().ends_with(".before-restore"))
+        {
             fs::remove_file(entry.path()).expect("the store that was replaced");
         }
     }
@@ -235,7 +240,12 @@ impl Cycles {
                 let ended = cache.run(&mut admin, is_marker(&marker));
                 assert_eq!(ended, Ended::Reached, "the watch ended");
             }
-            assert_eq!(cache.objects, list(&mut admin, resource).0, "a cache of {}", RESOURCES[resource].name);
+            assert_eq!(
+                cache.objects,
+                list(&mut admin, resource).0,
+                "a cache of {}",
+                RESOURCES[resource].name
+            );
             self.caches.push(cache);
         }
     }

@@ -29,7 +29,10 @@ impl SmallDisk {
     pub(super) fn mount_thin(bytes: u64, space: u64) -> SmallDisk {
         let disk = SmallDisk { directory: temp_directory(), is_thin: true };
         fs::create_dir(disk.below()).expect("a mount point");
-        run("mount", &["-t", "tmpfs", "-o", &format!("size={space}"), "tmpfs", &disk.below().to_string_lossy()]);
+        run(
+            "mount",
+            &["-t", "tmpfs", "-o", &format!("size={space}"), "tmpfs", &disk.below().to_string_lossy()],
+        );
         disk.make(bytes);
         disk
     }

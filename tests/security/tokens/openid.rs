@@ -21,7 +21,8 @@ use crate::support::wait::{TIMEOUT, poll};
 use crate::support::{Client, Server};
 
 /// The provider needs a module of authlib that the next major release removes.
-static PYTHON: LazyLock<PathBuf> = LazyLock::new(|| environment("oidc-provider-mock", &["oidc-provider-mock==0.3.4", "authlib<2"]));
+static PYTHON: LazyLock<PathBuf> =
+    LazyLock::new(|| environment("oidc-provider-mock", &["oidc-provider-mock==0.3.4", "authlib<2"]));
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";

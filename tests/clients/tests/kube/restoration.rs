@@ -103,7 +103,8 @@ impl Informer {
     /// Waits until the cache has what the server has, exactly, and returns the values.
     async fn wait_until_equal(&self) -> BTreeMap<String, String> {
         let list = self.api.list(&ListParams::default()).await.unwrap();
-        let listed = list.iter().map(|object| (object.name_any(), render(object))).collect::<BTreeMap<_, _>>();
+        let listed =
+            list.iter().map(|object| (object.name_any(), render(object))).collect::<BTreeMap<_, _>>();
         let wait = async {
             while self.cached() != listed {
                 tokio::time::sleep(PAUSE).await;

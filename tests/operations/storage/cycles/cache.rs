@@ -59,7 +59,9 @@ impl Cache {
                         }
                     }
                     Ok(None) => return Ended::Disconnected,
-                    Err(error) if error.kind() == ErrorKind::TimedOut => panic!("the watch is silent: {error}"),
+                    Err(error) if error.kind() == ErrorKind::TimedOut => {
+                        panic!("the watch is silent: {error}")
+                    }
                     Err(_) => return Ended::Disconnected,
                 }
             }
