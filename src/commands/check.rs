@@ -102,7 +102,7 @@ impl Options {
         match (salvage.is_whole(), &losses) {
             (true, None) => writeln!(out, "\nEverything is as it was written.")?,
             (true, Some(losses)) => {
-                writeln!(out, "\nEverything that a server would read is as it was written, but {losses}.")?
+                writeln!(out, "\nEverything that a server would read is as it was written, but {losses}.")?;
             }
             (false, None) => writeln!(out, "\n`pilothouse repair` would save every object.")?,
             (false, Some(losses)) => writeln!(out, "\n`pilothouse repair` would save the rest: {losses}.")?,

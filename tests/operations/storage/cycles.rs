@@ -23,7 +23,7 @@ use std::thread::{self, JoinHandle};
 use serde_json::Value;
 
 use self::cache::{Cache, Ended};
-use self::model::{Load, Objects, RESOURCES, Stored, Writer, list};
+use self::model::{Load, Objects, RESOURCES, Resource, Stored, Writer, list};
 use super::small_disk::SmallDisk;
 use super::{MAPS, map, pilothouse};
 use crate::support::random::Random;
@@ -147,9 +147,9 @@ impl Cycles {
             Event::Restoration => {
                 self.stop_writers(&running.load, running.writers);
                 if self.random.below(2) == 0 {
-                    server.kill()
+                    server.kill();
                 } else {
-                    server.stop()
+                    server.stop();
                 }
                 self.restore(&backup);
                 server = self.start();
@@ -203,10 +203,10 @@ impl Cycles {
     /// Compares what the server has with what the writers know, or with the backup that was restored.
     fn compare_writers(&mut self, client: &mut Client, restored: Option<&Backup>) {
         let mut actual = Objects::new();
-        for resource in 0..RESOURCES.len() {
+        for (resource, Resource { name, .. }) in RESOURCES.iter().enumerate() {
             let (objects, _) = list(client, resource);
             if let Some(backup) = restored {
-                let expected = inspect(backup, RESOURCES[resource].name);
+                let expected = inspect(backup, name);
                 let objects = objects.iter().map(|(name, stored)| (name.clone(), stored.revision)).collect();
                 assert_eq!(expected, objects, "the restored objects are those of the backup");
             }

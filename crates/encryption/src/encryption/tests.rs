@@ -89,40 +89,32 @@ fn invalid_file_keeps_the_previous_configuration() {
 fn reload_takes_no_key_that_is_needed() {
     let directory = TempDir::new().unwrap();
     let plugin = plugin(&directory, "kms");
-    let file = |providers: &[String]| configuration("[secrets]", &format!("[{}]", providers.join(", ")));
+    let file = |providers: &[&str]| configuration("[secrets]", &format!("[{}]", providers.join(", ")));
     let [one, two] = [1, 2].map(|byte| keyed_provider("aesgcm", "key", byte));
     let kms = kms_provider("v2", "kms", plugin.endpoint());
-    let identity = "{identity: {}}".to_owned();
-    let encryption = Encryption::load(&file(&[one.clone()]), settings()).unwrap();
+    let encryption = Encryption::load(&file(&[&one]), settings()).unwrap();
     let secrets = encryption.for_resource("", "secrets");
     let write = || {
         let key_id = secrets.encrypt_identified(PLAIN, CONTEXT).unwrap().key_id;
         StoredKey { group: String::new(), resource: "secrets".to_owned(), key_id, values: 3 }
     };
+    let reload =
+        |providers: &[&str], stored| encryption.reload(&file(providers), std::slice::from_ref(stored));
+    let refusal =
+        LoadError::TakesKeys("3 of secrets need a key or KMS plugin that it does not have".to_owned());
     let of_one = write();
     // The same name, and another secret.
-    let error = encryption.reload(&file(&[two.clone()]), &[of_one.clone()]).unwrap_err();
-    let reason = "3 of secrets need a key or KMS plugin that it does not have";
-    assert_eq!(error, LoadError::TakesKeys(reason.to_owned()));
-    assert_eq!(
-        encryption.reload(&file(&[two.clone(), one.clone()]), &[of_one.clone()]),
-        Ok(Reload::Replaced)
-    );
+    assert_eq!(reload(&[&two], &of_one), Err(refusal.clone()));
+    assert_eq!(reload(&[&two, &one], &of_one), Ok(Reload::Replaced));
     let of_two = write();
-    assert_eq!(
-        encryption.reload(&file(&[kms.clone(), two.clone()]), &[of_two.clone()]),
-        Ok(Reload::Replaced)
-    );
+    assert_eq!(reload(&[&kms, &two], &of_two), Ok(Reload::Replaced));
     let of_kms = write();
-    for (providers, stored) in [(vec![kms.clone()], &of_two), (vec![two.clone()], &of_kms)] {
-        let error = encryption.reload(&file(&providers), &[stored.clone()]).unwrap_err();
-        assert_eq!(error, LoadError::TakesKeys(reason.to_owned()));
-    }
-    let next = file(&[identity, kms.clone()]);
-    assert_eq!(encryption.reload(&next, &[of_kms.clone()]), Ok(Reload::Replaced));
+    assert_eq!(reload(&[&kms], &of_two), Err(refusal.clone()));
+    assert_eq!(reload(&[&two], &of_kms), Err(refusal));
+    assert_eq!(reload(&["{identity: {}}", &kms], &of_kms), Ok(Reload::Replaced));
     let in_clear = write();
     assert_eq!(in_clear.key_id, None);
-    let error = encryption.reload(&file(&[kms]), &[of_kms, in_clear]).unwrap_err().to_string();
+    let error = reload(&[&kms], &in_clear).unwrap_err().to_string();
     assert!(error.contains("with the changed file: 3 of secrets need the identity provider"), "{error}");
 }
 

@@ -150,7 +150,10 @@ impl Writer {
 
     /// Writes until it shall stop, or the server is gone.
     pub(super) fn run(&mut self, mut client: Client, load: &Load) {
-        while !load.stop.load(Ordering::Relaxed) && self.write(&mut client, load) {}
+        let mut is_served = true;
+        while is_served && !load.stop.load(Ordering::Relaxed) {
+            is_served = self.write(&mut client, load);
+        }
     }
 
     /// One write; `false` if the server is gone.
