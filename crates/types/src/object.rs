@@ -1,11 +1,14 @@
 //! The stored unit: a key, a revision, and the canonical bytes of one version of an object.
 
+mod splice;
+
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
+use self::splice::splice;
 use crate::frame::{Frame, LargeFrame};
 use crate::limits::MAX_CACHED_VARIANTS;
 use crate::lock::Lock;
@@ -442,16 +445,6 @@ fn offset(offset: usize) -> u32 {
 fn splice_revision(bytes: &Bytes, offset: usize, old_digits: usize, revision: Revision) -> Bytes {
     let mut digits = itoa::Buffer::new();
     splice(bytes, offset, old_digits, digits.format(revision.0).as_bytes())
-}
-
-fn splice(bytes: &Bytes, offset: usize, old_digits: usize, digits: &[u8]) -> Bytes {
-    let offset = offset.min(bytes.len());
-    let rest = (offset + old_digits).min(bytes.len());
-    let mut spliced = BytesMut::with_capacity(bytes.len() - (rest - offset) + digits.len());
-    spliced.extend_from_slice(&bytes[..offset]);
-    spliced.extend_from_slice(digits);
-    spliced.extend_from_slice(&bytes[rest..]);
-    spliced.freeze()
 }
 
 #[cfg(test)]
