@@ -5,7 +5,7 @@
 //! - [`server`] starts and stops a server from its [`config`]; `server::assembly` makes the parts, one file per group of parts;
 //! - [`http`] turns sockets into requests and responses; `http::handler::app` follows one request from start to end;
 //! - [`auth`] authenticates and authorizes, `flowcontrol` is API Priority and Fairness, `audit` records requests;
-//! - `verbs` runs the request with what is in `storage`: access to the stores, decoding, conversion, encoding, and the interface
+//! - `verbs` runs the request with what is in `registry`: access to the stores, decoding, conversion, encoding, and the interface
 //!   of the plug-ins in `admission`;
 //! - `live_index` keeps views of stored objects that are never older than the last answered write: roles, policies, webhooks;
 //! - [`controllers`] reconcile the cluster, `bootstrap` creates the objects of a fresh one, `apiextensions` follows

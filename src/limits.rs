@@ -441,6 +441,8 @@ pub const WEBSOCKET_CHUNK_BYTES: usize = 64 << 10;
 /// Bytes that a connection reads or writes before the other connections of its worker have their turn: some tenths of a millisecond
 /// of encryption and copying.
 pub const CONNECTION_TURN_BYTES: usize = 64 << 10;
+/// The least quota of a store: the objects that every server creates take a part of a MiB, and versions of them as much again.
+pub const QUOTA_MIN_BYTES: u64 = 8 << 20;
 /// The shortest time between scheduled backups.
 pub const BACKUP_MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// When a scheduled backup that failed is tried again.

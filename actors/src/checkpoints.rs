@@ -63,12 +63,11 @@ impl Checkpoints {
 
 #[cfg(test)]
 mod tests {
-    use imbl::OrdMap;
 
     use super::*;
 
     fn state(revision: u64) -> Snapshot {
-        Snapshot { revision: Revision(revision), objects: OrdMap::new() }
+        Snapshot::empty(Revision(revision))
     }
 
     fn nearest(checkpoints: &Checkpoints, revision: u64) -> Option<u64> {

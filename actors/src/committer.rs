@@ -21,7 +21,9 @@ use pilothouse_types::object::{Revision, TypeName};
 use crate::engine::{Batch, Engine, EngineError, Stats, Write};
 use crate::fatal::Fatal;
 use crate::history_bounds::HistoryBounds;
-use crate::limits::{BATCH_BYTES, BATCH_WRITES, RESERVED_BATCH_BYTES, TRIM_PER_BATCH, TRIM_PER_WRITE};
+use crate::limits::{
+    BATCH_BYTES, BATCH_WRITES, IDLE_PAUSE_ROUNDS, RESERVED_BATCH_BYTES, TRIM_PER_BATCH, TRIM_PER_WRITE,
+};
 use crate::log_time::LogClock;
 use crate::space::{Space, SpaceLevel, SpaceLimits};
 use crate::trim_queue::TrimQueue;
@@ -104,7 +106,34 @@ pub struct Committer {
     /// Stores that must roll back, by the number of rollbacks that they know of. Their pending writes build on some that failed, so
     /// they are dropped until the store has noticed.
     rolled_back: HashMap<TypeName, u64>,
+    /// Idle work on a disk that is full opens the file again each time, so it pauses.
+    pause: IdlePause,
     deps: CommitterDeps,
+}
+
+/// How many rounds of idle work are left out: more and more, as long as each of those that are not finds the disk full.
+#[derive(Debug, Default)]
+struct IdlePause {
+    left: u32,
+    last: u32,
+}
+
+impl IdlePause {
+    /// Whether this round is left out.
+    fn takes_round(&mut self) -> bool {
+        let is_pausing = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        is_pausing
+    }
+
+    fn lengthen(&mut self) {
+        self.last = (self.last * 2).clamp(1, IDLE_PAUSE_ROUNDS);
+        self.left = self.last;
+    }
+
+    fn end(&mut self) {
+        *self = IdlePause::default();
+    }
 }
 
 /// What a committer needs besides its log.
@@ -134,6 +163,7 @@ impl Committer {
             gathering: false,
             busy: false,
             rolled_back: HashMap::new(),
+            pause: IdlePause::default(),
             deps,
         }
     }
@@ -182,7 +212,10 @@ impl Committer {
         let outcome = self.with_engine(|engine| engine.commit(&batch));
         match outcome {
             // Every time, because a second of writes can fill what is left.
-            Ok(()) => self.measure_space(),
+            Ok(()) => {
+                self.pause.end();
+                self.measure_space();
+            }
             Err(StoreError::NoSpace) => self.deps.trims.put_back(batch.trims),
             Err(_) => {}
         }
@@ -377,7 +410,14 @@ impl Handler<Tidy> for Committer {
 
     fn handle(&mut self, _: Tidy, ctx: &mut Self::Context) -> Self::Result {
         self.measure_space();
-        let removed = self.tidy()?;
+        if self.pause.takes_round() {
+            return Ok(0);
+        }
+        let removed = self.tidy().inspect_err(|error| {
+            if matches!(error, StoreError::NoSpace) {
+                self.pause.lengthen();
+            }
+        })?;
         if removed > 0 && self.waiting.is_empty() {
             ctx.notify(Tidy);
         }

@@ -39,6 +39,12 @@ pub fn full_mark(total_bytes: u64) -> u64 {
 pub const SPACE_LOW_FACTOR: u64 = 4;
 /// A batch of so many bytes may use the reserve on the disk. While the disk is full, batches are not larger, unless by one large write.
 pub const RESERVED_BATCH_BYTES: usize = 128 << 10;
+/// Points of the log that are kept of each type to say how old its objects are, and how far they are apart at first.
+pub const WRITE_TIME_POINTS: usize = 512;
+/// The time between two such points, as long as they are not too many.
+pub const WRITE_TIME_STEP: Duration = Duration::from_secs(60);
+/// The most rounds of idle work, one a [`HOUSEKEEPING_INTERVAL`], that are left out while the disk is full.
+pub const IDLE_PAUSE_ROUNDS: u32 = 64;
 /// How often a write that needs no more space begins again when it was undone on account of others that do: each time the file of the
 /// store is opened again.
 pub const FULL_DISK_REPEATS: u32 = 3;

@@ -87,7 +87,7 @@ pub async fn snapshot_at(
             None => objects.remove(&key),
         };
     }
-    let state = Snapshot { revision, objects };
+    let state = Snapshot { revision, objects, written: Arc::clone(&current.written) };
     if revision < current.revision {
         window.checkpoints().keep(state.clone(), archived_bytes);
     }

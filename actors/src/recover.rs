@@ -22,6 +22,7 @@ use crate::log_time::LogTime;
 use crate::snapshot::Snapshot;
 use crate::trim_queue::{TrimQueue, freed_by};
 use crate::window::{Window, WindowBounds};
+use crate::write_times::WriteTimes;
 
 /// The state from which a store starts.
 pub struct State {
@@ -92,10 +93,19 @@ fn recover_with(
     engine.load(&mut recovery)?;
     recovery.finish_type()?;
     recovery.recovered.expire(history);
+    recovery.recovered.set_opened();
     Ok(recovery.recovered)
 }
 
 impl Recovered {
+    /// Tells all types how late it is: the ages of their objects follow from that.
+    fn set_opened(&mut self) {
+        let newest = self.newest;
+        for state in self.types.values_mut() {
+            Arc::make_mut(&mut state.snapshot.written).set_opened(newest);
+        }
+    }
+
     /// Drops what is older than the history. Only after the last record its time is known.
     fn expire(&mut self, history: Duration) {
         let horizon = self.newest.minus(history);
@@ -130,6 +140,7 @@ struct Rebuilding {
     window: Option<Window>,
     archive_reader: Option<ArchiveReader>,
     trims: Vec<Revision>,
+    written: WriteTimes,
 }
 
 impl Visitor for Recovery {
@@ -147,6 +158,7 @@ impl Visitor for Recovery {
             floor: Revision::FIRST,
             window: None,
             trims: Vec::new(),
+            written: WriteTimes::default(),
         });
         Ok(())
     }
@@ -194,6 +206,7 @@ impl Rebuilding {
         }
         self.last_read = revision;
         let accepted_at = record.accepted_at;
+        self.written.add(revision, accepted_at.log);
         let previous = self.apply(revision, &record)?;
         let change = match record.operation {
             Operation::Create(_) => Change::Created,
@@ -314,7 +327,8 @@ impl Rebuilding {
             None => Window::restored(self.floor, self.counter, window_bounds.clone())
                 .with_archive(self.archive_reader),
         };
-        let snapshot = Snapshot { revision: self.counter, objects: self.objects };
+        let written = Arc::new(self.written);
+        let snapshot = Snapshot { revision: self.counter, objects: self.objects, written };
         (self.type_name, State::new(snapshot, Arc::new(window)), self.trims)
     }
 
@@ -402,6 +416,17 @@ mod tests {
         let (live, floor, events, trims) = recovered(log, 99).unwrap();
         assert_eq!((live, floor), (names(&[("a", 4)]), 1));
         assert_eq!((events, trims), (vec![2, 3, 4, 5], vec![]));
+    }
+
+    /// `accepted_at` says nothing of the wall clock: it may have been set to anything.
+    #[test]
+    fn recovery_tells_how_old_objects_are_by_log_time() {
+        let operations = (2..500).map(|revision| create(&revision.to_string(), revision)).collect();
+        let mut recovered = recover(&mut log(operations, &[]), Duration::ZERO, 1 << 20).unwrap();
+        let snapshot = recovered.types.remove(&TypeName::new("pods")).unwrap().snapshot;
+        let age = |revision| snapshot.written.age_at_start(Revision(revision)).as_secs();
+        assert_eq!((age(2), age(440), age(499)), (497, 17, 0));
+        assert_eq!(age(500), 0, "written since");
     }
 
     #[test]

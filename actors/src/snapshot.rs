@@ -6,6 +6,8 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use pilothouse_types::object::{Key, Object, Revision};
 
+use crate::write_times::WriteTimes;
+
 /// An immutable state: later writes do not change it.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
@@ -13,12 +15,14 @@ pub struct Snapshot {
     pub revision: Revision,
     /// Every object, by key.
     pub objects: OrdMap<Key, Arc<Object>>,
+    /// How old those are that the log had at the start.
+    pub written: Arc<WriteTimes>,
 }
 
 impl Snapshot {
     /// The state of a type without writes.
     pub fn empty(revision: Revision) -> Snapshot {
-        Snapshot { revision, objects: OrdMap::new() }
+        Snapshot { revision, objects: OrdMap::new(), written: Arc::default() }
     }
 
     /// The object with this key.

@@ -3,12 +3,8 @@
 //! Refusing growth early keeps the last bytes for what frees space: deletions, and the small updates that lead to them, such as the
 //! removal of a finalizer. The committer measures; the stores ask before they accept a write.
 
-use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-
-use nix::sys::statvfs::statvfs;
 
 use crate::engine::Stats;
 use crate::limits::{SPACE_LOW_FACTOR, full_mark};
@@ -61,31 +57,6 @@ impl Space {
         let before = self.level();
         self.0.store(level as u8, Ordering::Relaxed);
         before
-    }
-}
-
-/// The bytes of a disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DiskBytes {
-    /// All of them.
-    pub total: u64,
-    /// Those that can be written.
-    pub free: u64,
-}
-
-impl DiskBytes {
-    /// Those of the disk that has this path.
-    pub fn of(path: &Path) -> io::Result<DiskBytes> {
-        let system = statvfs(path)?;
-        let block = system.fragment_size();
-        let [total, free] =
-            [system.blocks(), system.blocks_available()].map(|blocks| blocks.saturating_mul(block));
-        Ok(DiskBytes { total, free })
-    }
-
-    /// Whether a store on this disk would call its room low.
-    pub fn is_low(self) -> bool {
-        self.free < full_mark(self.total) * SPACE_LOW_FACTOR
     }
 }
 

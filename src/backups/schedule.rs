@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use pilothouse_actors::backup::{BackupError, Totals};
-use pilothouse_actors::space::DiskBytes;
+use pilothouse_actors::disk_bytes::DiskBytes;
 use pilothouse_types::clock::{Clock, Timestamp};
 use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};

@@ -12,7 +12,7 @@ use pilothouse_actors::engine::record::RecordHead;
 use pilothouse_actors::engine::redb::{Finding, FindingKind, Salvage};
 
 use super::Command;
-use super::findings::{ResourceLine, print_list, print_resources, sum_up, to_json, to_text, write_report};
+use super::findings::{Report, ResourceLine, print_list, print_resources, sum_up, to_json, to_text};
 use super::progress::count;
 use crate::encryption::StoredEncryption;
 use crate::server::STORE_FILE;
@@ -22,7 +22,8 @@ use crate::server::STORE_FILE;
 /// Everything is read: each page of the store, and each record. What is damaged is named, as far as it can be: the object, or else the
 /// resource and the revisions.
 ///
-/// Exit code 0 if everything is as it was written, 3 if something is damaged, 1 if that could not be found out.
+/// Exit code 0 if everything is as it was written, 3 if something is damaged or the newest transaction is left out, 1 if that could not
+/// be found out. A crash leaves such a transaction behind, too: then nothing is lost, and the next start of the server removes it.
 #[derive(Debug, Parser)]
 #[command(bin_name = "pilothouse check", no_binary_name = true)]
 pub(super) struct Options {
@@ -42,6 +43,8 @@ pub(super) struct Options {
 pub(super) enum Failure {
     #[error("{file} is damaged: {}", count(*.findings, "finding"))]
     Damaged { file: String, findings: u64 },
+    #[error("{file}: the newest transaction is left out, because it was not complete or is damaged")]
+    LeftOut { file: String },
     #[error("cannot read {file}: {error}")]
     File { file: String, error: BackupError },
     #[error("{0}")]
@@ -58,6 +61,7 @@ impl Command for Options {
     type Failure = Failure;
 
     fn run(&self) -> Result<(), Failure> {
+        let report = Report::create(self.report.as_deref())?;
         let path = self.file.clone().unwrap_or_else(|| self.data_dir.join(STORE_FILE));
         let file = path.display().to_string();
         let open =
@@ -70,18 +74,19 @@ impl Command for Options {
             }
             Err(error) => vec![damage_of_backup(&file, error)?],
         };
-        if let Some(report) = &self.report {
-            write_report(report, damage.iter().map(to_json))?;
+        if let Some(report) = report {
+            report.write(damage.iter().map(to_json))?;
         }
-        match damage.len() as u64 {
-            0 => Ok(()),
-            findings => Err(Failure::Damaged { file, findings }),
+        match damage.as_slice() {
+            [] => Ok(()),
+            [Finding { kind: FindingKind::Transaction, .. }] => Err(Failure::LeftOut { file }),
+            findings => Err(Failure::Damaged { file, findings: findings.len() as u64 }),
         }
     }
 
     fn exit_code(failure: &Failure) -> ExitCode {
         match failure {
-            Failure::Damaged { .. } => ExitCode::from(DAMAGED),
+            Failure::Damaged { .. } | Failure::LeftOut { .. } => ExitCode::from(DAMAGED),
             Failure::File { .. } | Failure::Store(_) | Failure::Io(_) => ExitCode::FAILURE,
         }
     }
@@ -102,14 +107,25 @@ impl Options {
         match (salvage.is_whole(), &losses) {
             (true, None) => writeln!(out, "\nEverything is as it was written.")?,
             (true, Some(losses)) => {
+                let left_out = left_out(&salvage).map(to_text).collect::<Vec<_>>();
+                print_list(&mut out, "Left out by a server, too", &left_out)?;
                 writeln!(out, "\nEverything that a server would read is as it was written, but {losses}.")?;
             }
             (false, None) => writeln!(out, "\n`pilothouse repair` would save every object.")?,
             (false, Some(losses)) => writeln!(out, "\n`pilothouse repair` would save the rest: {losses}.")?,
         }
         out.flush()?;
-        Ok(salvage.damage)
+        let left_out: Vec<Finding> = left_out(&salvage).cloned().collect();
+        Ok(salvage.damage.into_iter().chain(left_out).collect())
     }
+}
+
+/// The newest transaction, if a server would start without it, and nothing else is said of it. Whether it was complete and then damaged,
+/// nobody can tell.
+fn left_out(salvage: &Salvage) -> impl Iterator<Item = &Finding> {
+    let is_transaction = |finding: &&Finding| finding.kind == FindingKind::Transaction;
+    let is_named = salvage.damage.iter().any(|finding| is_transaction(&finding));
+    salvage.losses.iter().filter(move |finding| !is_named && is_transaction(finding))
 }
 
 /// The store in one line.

@@ -29,6 +29,9 @@ pub(super) fn to_json(finding: &Finding) -> Value {
     if let Some(offset) = finding.offset {
         line.insert("offset".to_owned(), offset.into());
     }
+    if let Some(is_saved) = finding.is_saved {
+        line.insert("saved".to_owned(), is_saved.into());
+    }
     line.insert("detail".to_owned(), finding.detail.as_str().into());
     Value::Object(line)
 }
@@ -59,30 +62,54 @@ pub(super) fn to_text(finding: &Finding) -> String {
 
 /// Prints a list with its title, as far as anybody would read it.
 pub(super) fn print_list(out: &mut impl io::Write, title: &str, lines: &[String]) -> io::Result<()> {
+    print_lines(out, title, lines, FINDINGS_PRINTED)
+}
+
+/// The same up to another number of lines.
+pub(super) fn print_lines(
+    out: &mut impl io::Write,
+    title: &str,
+    lines: &[String],
+    most: usize,
+) -> io::Result<()> {
     if lines.is_empty() {
         return Ok(());
     }
     writeln!(out, "\n{title}:")?;
-    for line in lines.iter().take(FINDINGS_PRINTED) {
+    for line in lines.iter().take(most) {
         writeln!(out, "  {line}")?;
     }
-    match lines.len().saturating_sub(FINDINGS_PRINTED) {
+    match lines.len().saturating_sub(most) {
         0 => Ok(()),
         more => writeln!(out, "  … and {more} more: --report FILE has all of them"),
     }
 }
 
-/// Writes a file of JSON lines, which appears when it is complete.
-pub(super) fn write_report(path: &Path, lines: impl Iterator<Item = Value>) -> io::Result<()> {
-    let mut file = OutputFile::create(path)?;
-    {
-        let mut out = BufWriter::new(&mut file);
-        for line in lines {
-            writeln!(out, "{line}")?;
-        }
-        out.flush()?;
+/// A file of JSON lines, which appears when it is complete. It is begun before the work, so that a name that cannot be written is found
+/// before there is anything to write.
+pub(super) struct Report(OutputFile);
+
+impl Report {
+    /// Begins the file, if it is asked for.
+    pub(super) fn create(path: Option<&Path>) -> io::Result<Option<Report>> {
+        let named = |path: &Path, error: io::Error| {
+            io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display()))
+        };
+        path.map(|path| OutputFile::create(path).map(Report).map_err(|error| named(path, error))).transpose()
     }
-    file.publish()
+
+    /// Writes it.
+    pub(super) fn write(self, lines: impl Iterator<Item = Value>) -> io::Result<()> {
+        let Report(mut file) = self;
+        {
+            let mut out = BufWriter::new(&mut file);
+            for line in lines {
+                writeln!(out, "{line}")?;
+            }
+            out.flush()?;
+        }
+        file.publish()
+    }
 }
 
 /// A line of the table of resources.

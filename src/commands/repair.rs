@@ -2,6 +2,7 @@
 
 mod owners;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -14,12 +15,14 @@ use pilothouse_api::custom::definition::resource_of_store;
 use pilothouse_types::clock::Clock;
 use pilothouse_types::object::Revision;
 
-use self::owners::MissingOwner;
+use self::owners::{MissingOwner, Owners};
 use super::Command;
 use super::check::{DAMAGED, describe};
-use super::findings::{print_list, sum_up, to_json, to_text, write_report};
-use super::restore::LEAST_RISE;
+use super::findings::{Report, print_lines, sum_up, to_json, to_text};
+use super::progress::count;
+use super::restore::{LEAST_RISE, print_warnings};
 use crate::encryption::StoredEncryption;
+use crate::limits::FINDINGS_PRINTED;
 use crate::server::STORE_FILE;
 
 /// Make a new store of everything that can be read of a damaged one, and name what is lost. Start the server on it afterwards.
@@ -29,7 +32,8 @@ use crate::server::STORE_FILE;
 /// state is lost does not come back in an older one. Objects that may have been changed or deleted by something that is lost are saved
 /// and listed.
 ///
-/// Exit code 0 if nothing is lost, 3 if the new store was made and something is lost or uncertain, 1 if there is no new store.
+/// Exit code 0 if nothing is lost, 3 if the new store was made and something is lost or uncertain, or could not be told or completed, 1 if
+/// there is no new store.
 #[derive(Debug, Parser)]
 #[command(bin_name = "pilothouse repair", no_binary_name = true)]
 #[command(group(clap::ArgGroup::new("target").required(true)))]
@@ -63,6 +67,8 @@ pub(super) struct Options {
 pub(super) enum Failure {
     #[error("the new store does not have everything: {0}")]
     Lost(String),
+    #[error("the new store was made, but not everything could be told or completed")]
+    Untold,
     #[error("{0}")]
     Store(#[from] EngineError),
     #[error("{0}")]
@@ -79,91 +85,125 @@ impl Command for Options {
         let damaged = self.data_dir.join(STORE_FILE);
         let config = self.encryption_provider_config.as_deref();
         let encryption = StoredEncryption::for_reading(config).map_err(io::Error::other)?;
-        let mut salvage = Salvage::read(&damaged, &encryption)?;
+        let mut salvage = match self.replace {
+            true => Salvage::read_alone(&damaged, &encryption)?,
+            false => Salvage::read(&damaged, &encryption)?,
+        };
         salvage.reveal_keys(&encryption);
         let now = Clock::system().now();
         let directory = self.to.as_ref().unwrap_or(&self.data_dir);
         fs::create_dir_all(directory)?;
+        let report = Report::create(self.report.as_deref())?;
         let aside = damaged.with_extension(format!("{}.damaged", now.0));
         let aside = Some(&*aside).filter(|_| self.replace);
         let kept = Kept { uncertain: !self.drop_uncertain, unreadable: self.keep_unreadable };
         let first_revision = Revision(now.0.max(salvage.highest.0.saturating_add(LEAST_RISE)));
-        let owners = if salvage.losses.is_empty() {
-            Vec::new()
-        } else {
-            owners::find_missing(&salvage, kept, &encryption)
+        let owners = match salvage.losses.is_empty() {
+            true => Owners::default(),
+            false => Owners::find(&salvage, kept, &encryption),
         };
-        let restored = repair(&salvage, kept, &directory.join(STORE_FILE), aside, first_revision)?;
-        if let Some(report) = &self.report {
-            let findings = salvage.damage.iter().chain(&salvage.losses).map(to_json);
-            write_report(report, findings.chain(owners.iter().map(MissingOwner::to_json)))?;
-        }
-        let mut out = BufWriter::new(io::stdout().lock());
-        writeln!(out, "{}", describe(&damaged, &salvage))?;
-        self.print_losses(&mut out, &salvage, &owners)?;
-        print_outcome(&mut out, restored, directory, aside)?;
-        out.flush()?;
+        let restored = repair(&mut salvage, kept, &directory.join(STORE_FILE), aside, first_revision)?;
+        // From here on there is a new store: nothing may keep what is lost from being told.
+        print_warnings(&restored);
+        let outcome =
+            Outcome { damaged: &damaged, salvage: &salvage, owners: &owners, restored, directory, aside };
+        let is_told = outcome.tell(report);
         match sum_up(&salvage.losses) {
-            None => Ok(()),
             Some(losses) => Err(Failure::Lost(losses)),
+            None if is_told && outcome.restored.is_durable => Ok(()),
+            None => Err(Failure::Untold),
         }
     }
 
     fn exit_code(failure: &Failure) -> ExitCode {
         match failure {
-            Failure::Lost(_) => ExitCode::from(DAMAGED),
+            Failure::Lost(_) | Failure::Untold => ExitCode::from(DAMAGED),
             Failure::Store(_) | Failure::Restore(_) | Failure::Io(_) => ExitCode::FAILURE,
         }
     }
 }
 
-impl Options {
-    fn print_losses(
-        &self,
-        out: &mut impl Write,
-        salvage: &Salvage,
-        owners: &[MissingOwner],
-    ) -> io::Result<()> {
-        let of_kinds = |kinds: &[FindingKind]| -> Vec<String> {
-            let selected = salvage.losses.iter().filter(|finding| kinds.contains(&finding.kind));
-            selected.map(to_text).collect()
-        };
-        let lost = match self.keep_unreadable {
-            false => "Lost objects",
-            true => "Objects that cannot be read and are kept as such",
-        };
-        print_list(out, lost, &of_kinds(&[FindingKind::LostObject]))?;
-        let unknown = [FindingKind::LostRecords, FindingKind::LostType, FindingKind::Transaction];
-        print_list(out, "Lost, and nobody knows which objects", &of_kinds(&unknown))?;
-        let uncertain = match self.drop_uncertain {
-            false => "Saved, but possibly outdated or deleted",
-            true => "Left out, because possibly outdated or deleted",
-        };
-        print_list(out, uncertain, &of_kinds(&[FindingKind::Uncertain]))?;
-        let owners: Vec<String> = owners.iter().map(ToString::to_string).collect();
-        let title = "Owners that are not there: a garbage collector would delete what they own";
-        print_list(out, title, &owners)?;
-        print_list(out, "What is lost may have refused or restricted something", &guards(&salvage.losses))
-    }
+/// What a repair has done.
+struct Outcome<'a> {
+    damaged: &'a Path,
+    salvage: &'a Salvage,
+    owners: &'a Owners,
+    restored: Restored,
+    directory: &'a Path,
+    aside: Option<&'a Path>,
 }
 
-fn print_outcome(
-    out: &mut impl Write,
-    restored: Restored,
-    directory: &Path,
-    aside: Option<&Path>,
-) -> io::Result<()> {
-    if let Some(aside) = aside {
-        writeln!(out, "\nThe damaged store is kept as {}.", aside.display())?;
+impl Outcome<'_> {
+    /// Tells it, in the report and on standard output, or else on standard error. Returns whether everything went where it should.
+    fn tell(&self, report: Option<Report>) -> bool {
+        let warn = |what: &str, error: io::Error| {
+            let _closed = writeln!(io::stderr(), "warning: {what} cannot be written: {error}");
+            false
+        };
+        let has_report = report.is_some();
+        let written = report.is_none_or(|report| {
+            let findings = self.salvage.damage.iter().chain(&self.salvage.losses).map(to_json);
+            let written = report.write(findings.chain(self.owners.missing.iter().map(MissingOwner::to_json)));
+            written.map_or_else(|error| warn("the report", error), |()| true)
+        });
+        // What the report should have had is printed, however long it is.
+        let most = if written { FINDINGS_PRINTED } else { usize::MAX };
+        let printed = self.print(BufWriter::new(io::stdout().lock()), most);
+        let is_printed = printed.map_or_else(|error| warn("standard output", error), |()| true);
+        let is_told = is_printed || has_report && written || self.salvage.losses.is_empty();
+        if !is_told {
+            let _closed = self.print(BufWriter::new(io::stderr().lock()), usize::MAX);
+        }
+        written && is_printed
     }
-    writeln!(
-        out,
-        "\nSaved {} objects of {} resources into {}.\nRevisions go on from {}: clients that continue from before will list again.",
-        restored.totals.records,
-        restored.totals.types,
-        directory.display(),
-        restored.first_revision,
-    )
+
+    fn print(&self, mut out: impl Write, most: usize) -> io::Result<()> {
+        writeln!(out, "{}", describe(self.damaged, self.salvage))?;
+        self.print_losses(&mut out, most)?;
+        if let Some(aside) = self.aside {
+            writeln!(out, "\nThe damaged store is kept as {}.", aside.display())?;
+        }
+        writeln!(
+            out,
+            "\nSaved {} objects of {} resources into {}.\nRevisions go on from {}: clients that continue from before will list again.",
+            self.restored.totals.records,
+            self.restored.totals.types,
+            self.directory.display(),
+            self.restored.first_revision,
+        )?;
+        out.flush()
+    }
+
+    fn print_losses(&self, out: &mut impl Write, most: usize) -> io::Result<()> {
+        let losses = &self.salvage.losses;
+        let of_kind = |kind: FindingKind, is_saved: bool| -> Vec<String> {
+            let of_kind = losses.iter().filter(|finding| finding.kind == kind);
+            of_kind.filter(|finding| (finding.is_saved == Some(true)) == is_saved).map(to_text).collect()
+        };
+        let unknown = [FindingKind::LostRecords, FindingKind::LostType, FindingKind::Transaction];
+        let unknown = losses.iter().filter(|finding| unknown.contains(&finding.kind)).map(to_text).collect();
+        let owners = self.owners.missing.iter().map(ToString::to_string).collect();
+        let lists: [(&str, Vec<String>); 7] = [
+            ("Lost objects", of_kind(FindingKind::LostObject, false)),
+            ("Objects that cannot be read and are kept as such", of_kind(FindingKind::LostObject, true)),
+            ("Lost, and nobody knows which objects", unknown),
+            ("Saved, but possibly outdated or deleted", of_kind(FindingKind::Uncertain, true)),
+            ("Left out, because possibly outdated or deleted", of_kind(FindingKind::Uncertain, false)),
+            ("Owners that are not there: a garbage collector would delete what they own", owners),
+            ("What is lost may have refused or restricted something", guards(losses)),
+        ];
+        for (title, lines) in &lists {
+            print_lines(out, title, lines, most)?;
+        }
+        match self.owners.not_considered {
+            0 => Ok(()),
+            objects => writeln!(
+                out,
+                "\n{} cannot be decrypted: owners that may be among them are not listed (--encryption-provider-config).",
+                count(objects, "object"),
+            ),
+        }
+    }
 }
 
 /// Resources whose objects refuse or restrict what others do. Without them more is allowed than before.
@@ -182,11 +222,40 @@ const GUARDS: [&str; 12] = [
     "validatingwebhookconfigurations.admissionregistration.k8s.io",
 ];
 
-/// The resources in [`GUARDS`] of which something is lost.
+/// The resources in [`GUARDS`] of which something is lost. What is kept as unreadable goes on to refuse.
 fn guards(losses: &[Finding]) -> Vec<String> {
-    let lost = losses.iter().filter(|finding| finding.kind != FindingKind::Uncertain);
+    let lost = losses.iter().filter(|finding| match finding.kind {
+        FindingKind::LostObject => finding.is_saved != Some(true),
+        FindingKind::Uncertain => finding.is_saved == Some(false),
+        _ => true,
+    });
     let resources = lost.filter_map(|finding| finding.type_name.as_ref()).map(resource_of_store);
-    let guards: std::collections::BTreeSet<&str> =
-        resources.filter(|resource| GUARDS.contains(resource)).collect();
+    let guards: BTreeSet<&str> = resources.filter(|resource| GUARDS.contains(resource)).collect();
     guards.into_iter().map(|resource| format!("{resource}: apply them again before clients write")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use pilothouse_types::object::TypeName;
+
+    use super::*;
+
+    #[test]
+    fn guards_are_those_of_which_something_is_not_saved() {
+        let finding = |kind, name: &str, is_saved| {
+            let finding = Finding::new(kind, "");
+            Finding { type_name: Some(TypeName::new(name)), is_saved, ..finding }
+        };
+        let losses = [
+            finding(FindingKind::LostObject, "namespaces", Some(false)),
+            finding(FindingKind::LostObject, "limitranges", Some(true)),
+            finding(FindingKind::Uncertain, "resourcequotas", Some(false)),
+            finding(FindingKind::Uncertain, "networkpolicies.networking.k8s.io", Some(true)),
+            finding(FindingKind::LostRecords, "flowschemas.flowcontrol.apiserver.k8s.io", None),
+            finding(FindingKind::LostRecords, "configmaps", None),
+        ];
+        let guards = guards(&losses);
+        let names: Vec<&str> = guards.iter().filter_map(|line| line.split(':').next()).collect();
+        assert_eq!(names, ["flowschemas.flowcontrol.apiserver.k8s.io", "namespaces", "resourcequotas"]);
+    }
 }

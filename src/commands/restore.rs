@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 use pilothouse_actors::backup::{BackupError, BackupReader};
 use pilothouse_actors::engine::EngineError;
-use pilothouse_actors::engine::redb::{RestoreError, StoppedStore, restore};
+use pilothouse_actors::engine::redb::{RestoreError, Restored, StoppedStore, restore};
 use pilothouse_types::clock::Clock;
 use pilothouse_types::object::Revision;
 
@@ -43,6 +43,8 @@ pub(super) enum Failure {
     Io(#[from] io::Error),
     #[error("{file} cannot be replaced: {error}")]
     Present { file: String, error: EngineError },
+    #[error("the new store was made, but it may not stay")]
+    NotDurable,
 }
 
 /// By how much revisions rise at least: more than a server gives between two backups.
@@ -72,6 +74,7 @@ impl Command for Options {
         if let Some(aside) = aside.filter(|aside| aside.exists()) {
             let _closed = writeln!(io::stderr(), "the store that was there is kept as {}", aside.display());
         }
+        print_warnings(&restored);
         let mut out = io::stdout();
         writeln!(
             out,
@@ -83,7 +86,14 @@ impl Command for Options {
             self.data_dir.display(),
             restored.first_revision,
         )?;
-        Ok(())
+        if restored.is_durable { Ok(()) } else { Err(Failure::NotDurable) }
+    }
+}
+
+/// Prints what else there is to know of a new store.
+pub(super) fn print_warnings(restored: &Restored) {
+    for warning in &restored.warnings {
+        let _closed = writeln!(io::stderr(), "warning: {warning}");
     }
 }
 

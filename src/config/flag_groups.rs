@@ -12,7 +12,7 @@ use pilothouse_api::release::Release;
 use super::gates::GateSetting;
 use super::memory_limit::MemoryLimit;
 use super::tls_values::{NamedCertificate, transport_directive};
-use super::values::{IpRange, PortRange, RuntimeSetting, byte_quantity, go_duration};
+use super::values::{IpRange, PortRange, RuntimeSetting, byte_quantity, go_duration, store_quota};
 use crate::limits;
 
 /// Secure serving.
@@ -95,7 +95,7 @@ pub struct Storage {
     pub history_bytes: u64,
     /// Bytes that all stored objects with their history may take; beyond that only deletions and small updates are accepted. 0 means
     /// no limit but the disk.
-    #[arg(long, default_value = "0", value_parser = byte_quantity, value_name = "QUANTITY")]
+    #[arg(long, default_value = "0", value_parser = store_quota, value_name = "QUANTITY")]
     pub quota_backend_bytes: u64,
     /// File with an EncryptionConfiguration of apiserver.config.k8s.io/v1: which resources are encrypted in storage, and how.
     #[arg(long, value_name = "FILE")]

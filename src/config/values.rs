@@ -9,6 +9,8 @@ use ipnet::IpNet;
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::quantity::Quantity;
 
+use crate::limits::QUOTA_MIN_BYTES;
+
 /// Parses a Go duration: `300ms`, `1m30s`, `1.5h`, `0`.
 pub fn go_duration(text: &str) -> Result<Duration, String> {
     let invalid = || format!("\"{text}\" is not a duration such as 300ms, 90s or 1m30s");
@@ -50,6 +52,16 @@ pub fn byte_quantity(text: &str) -> Result<u64, String> {
     let bytes = Quantity::parse(text).ok().and_then(|quantity| quantity.whole());
     let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());
     bytes.ok_or_else(|| format!("\"{text}\" is not a number of bytes such as 512Mi"))
+}
+
+/// Parses the quota of a store: none, or enough for what a server stores of its own.
+pub fn store_quota(text: &str) -> Result<u64, String> {
+    match byte_quantity(text)? {
+        bytes @ 1..QUOTA_MIN_BYTES => {
+            Err(format!("{bytes} bytes are too few: use 0 for no quota, or at least 8Mi"))
+        }
+        bytes => Ok(bytes),
+    }
 }
 
 /// Parses a boolean as Go does.
@@ -166,6 +178,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn store_quota_has_room_for_the_server_itself() {
+        assert_eq!((store_quota("0"), store_quota("8Mi")), (Ok(0), Ok(8 << 20)));
+        assert_eq!(
+            store_quota("64Ki").unwrap_err(),
+            "65536 bytes are too few: use 0 for no quota, or at least 8Mi"
+        );
+        assert!(store_quota("much").is_err());
+    }
 
     #[test]
     fn go_durations_are_parsed() {

@@ -1,4 +1,5 @@
-//! Removes events after their TTL, as if their etcd lease had expired.
+//! Removes events after their TTL, as if their etcd lease had expired. Their age is that of the log, so nobody changes it by setting a
+//! clock.
 //!
 //! Runs in every server, whichever controllers are enabled.
 
@@ -10,10 +11,8 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_apimachinery::status::Result;
-use pilothouse_apimachinery::time;
-use pilothouse_types::clock::{Clock, Moment, Timestamp};
+use pilothouse_types::clock::{Clock, Moment};
 use pilothouse_types::object::{Key, Revision, TypeName};
-use serde::Deserialize;
 
 use crate::limits::DELETIONS_IN_FLIGHT;
 
@@ -63,45 +62,6 @@ impl Expiry {
     }
 }
 
-/// The timestamps of an event.
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Times {
-    metadata: Created,
-    event_time: Option<String>,
-    first_timestamp: Option<String>,
-    last_timestamp: Option<String>,
-    deprecated_last_timestamp: Option<String>,
-    series: Option<Series>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Created {
-    creation_timestamp: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Series {
-    last_observed_time: Option<String>,
-}
-
-/// The last write of an event from before the start, as far as its timestamps tell; never in the future.
-fn last_write(event: &[u8], now: Timestamp) -> Timestamp {
-    let times: Times = serde_json::from_slice(event).unwrap_or_default();
-    let all = [
-        times.metadata.creation_timestamp,
-        times.event_time,
-        times.first_timestamp,
-        times.last_timestamp,
-        times.deprecated_last_timestamp,
-        times.series.and_then(|series| series.last_observed_time),
-    ];
-    let seconds = all.into_iter().flatten().filter_map(|text| time::parse_seconds(&text).ok()).max();
-    seconds.filter(|seconds| *seconds >= 0).map_or(now, Timestamp::from_unix).min(now)
-}
-
 impl Controller for Expiry {
     type Key = Key;
 
@@ -124,39 +84,16 @@ impl Controller for Expiry {
             self.expirations.borrow_mut().remove(key);
             return;
         }
-        // An event that was just written lives for the whole time, whatever the wall clock says meanwhile. Of one from before the start
-        // nothing but the times in it is known.
-        let age = match change.time {
-            Some(_) => Duration::ZERO,
-            None => self.clock.now().since(last_write(&change.object.bytes, self.clock.now())),
-        };
-        let due = self.clock.moment().plus(self.ttl.saturating_sub(age));
-        self.expirations.borrow_mut().insert(key.clone(), (change.object.revision, due));
+        let revision = change.object.revision;
+        // A list that comes again says nothing new.
+        let known = self.expirations.borrow().get(key).filter(|(known, _)| *known == revision).copied();
+        let due = known.map(|(_, due)| due);
+        let due = due.unwrap_or_else(|| self.clock.moment().plus(self.ttl.saturating_sub(change.age)));
+        self.expirations.borrow_mut().insert(key.clone(), (revision, due));
         queue.add_at(key.clone(), due);
     }
 
     fn reconcile(self: Rc<Self>, key: Key) -> LocalBoxFuture<'static, Result<Outcome>> {
         async move { self.expire(&key).await }.boxed_local()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn event_expiry_counts_from_the_newest_timestamp() {
-        let now = Timestamp(2_000_000_000_000_000);
-        let last_write_of = |text: &str| last_write(text.as_bytes(), now).seconds();
-        let old = r#""eventTime":"1970-01-01T00:00:05.000000Z","firstTimestamp":null"#;
-        assert_eq!(
-            last_write_of(&format!(r#"{{"metadata":{{"creationTimestamp":"1970-01-01T00:01:00Z"}},{old}}}"#)),
-            60
-        );
-        assert_eq!(last_write_of(&format!("{{{old}}}")), 5);
-        let series = r#"{"series":{"count":2,"lastObservedTime":"1970-01-01T00:00:09.500000Z"}}"#;
-        assert_eq!(last_write_of(series), 9);
-        assert_eq!(last_write_of(r#"{"lastTimestamp":"2999-01-01T00:00:00Z"}"#), now.seconds());
-        assert_eq!(last_write_of("{}"), now.seconds());
     }
 }

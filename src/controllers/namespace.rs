@@ -454,10 +454,7 @@ impl Controller for NamespaceController {
             // Some may have been removed unnoticed.
             self.existing.borrow_mut().drain().for_each(|name| queue.add(name));
             for object in snapshot.iter() {
-                self.on_change(
-                    &ObjectChange { type_name, object, previous: None, is_deleted: false, time: None },
-                    queue,
-                );
+                self.on_change(&ObjectChange::listed(type_name, snapshot, object), queue);
             }
             return;
         }

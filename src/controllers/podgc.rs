@@ -370,10 +370,7 @@ impl Controller for PodCollector {
             self.state.borrow_mut().finished.clear();
         }
         for object in snapshot.iter().filter(|object| object.is_readable()) {
-            self.on_change(
-                &ObjectChange { type_name, object, previous: None, is_deleted: false, time: None },
-                queue,
-            );
+            self.on_change(&ObjectChange::listed(type_name, snapshot, object), queue);
         }
     }
 

@@ -284,10 +284,7 @@ impl Controller for QuotaStatus {
             self.namespaces.borrow_mut().clear();
             let readable = snapshot.iter().filter(|object| object.is_readable());
             for object in readable {
-                self.on_quota_change(
-                    &ObjectChange { type_name, object, previous: None, is_deleted: false, time: None },
-                    queue,
-                );
+                self.on_quota_change(&ObjectChange::listed(type_name, snapshot, object), queue);
             }
             return;
         }

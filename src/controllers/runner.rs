@@ -58,6 +58,16 @@ pub struct ObjectChange<'a> {
     pub is_deleted: bool,
     /// The time of the event; `None` if the object comes from a list.
     pub time: Option<Timestamp>,
+    /// How old this version of the object is at least.
+    pub age: Duration,
+}
+
+impl<'a> ObjectChange<'a> {
+    /// An object of a list.
+    pub fn listed(type_name: &'a TypeName, snapshot: &Snapshot, object: &'a Arc<Object>) -> ObjectChange<'a> {
+        let age = snapshot.written.age_at_start(object.revision);
+        ObjectChange { type_name, object, previous: None, is_deleted: false, time: None, age }
+    }
 }
 
 /// The key of a work item.
@@ -105,10 +115,7 @@ pub trait Controller: 'static {
     /// Handles each listed object as a change.
     fn on_each_object(&self, type_name: &TypeName, snapshot: &Snapshot, queue: &mut Queue<Self::Key>) {
         for object in snapshot.iter().filter(|object| object.is_readable()) {
-            self.on_change(
-                &ObjectChange { type_name, object, previous: None, is_deleted: false, time: None },
-                queue,
-            );
+            self.on_change(&ObjectChange::listed(type_name, snapshot, object), queue);
         }
     }
 
@@ -336,6 +343,7 @@ impl<K: WorkKey> Handler<Changed> for Runner<K> {
                 previous,
                 is_deleted,
                 time: Some(event.accepted_at.wall),
+                age: Duration::ZERO,
             };
             self.controller.on_change(&change, &mut self.queue);
         }

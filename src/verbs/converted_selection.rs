@@ -40,7 +40,7 @@ pub(super) async fn candidate_snapshot(
         snapshot.scan(namespace, start_key.as_deref().map_or(Bound::Unbounded, Bound::Included));
     let converted = candidates(backend, call, filter, candidates_in_scope.cloned(), reservations).await?;
     let objects = converted.into_iter().map(|object| (object.key.clone(), object)).collect();
-    Ok(Snapshot { revision: snapshot.revision, objects })
+    Ok(Snapshot { objects, ..snapshot.clone() })
 }
 
 /// The objects that match without the field selector, in the version of the call.

@@ -38,7 +38,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Plan {
     fault: Option<(usize, Fault)>,
-    /// The fault of every commit.
+    /// The fault of every commit, and of idle work if the disk is full.
     lasting_fault: Option<Fault>,
     is_blocked: bool,
     /// The number of writes of every commit so far.
@@ -136,7 +136,10 @@ impl Engine for Faulty {
     }
 
     fn settle(&mut self, now: LogTime) -> Result<(), EngineError> {
-        self.inner.settle(now)
+        match self.faults.0.plan.lock().lasting_fault {
+            Some(Fault::NoSpace) => Err(EngineError::NoSpace),
+            _ => self.inner.settle(now),
+        }
     }
 
     fn encryption(&self) -> Arc<dyn Encryption> {

@@ -498,7 +498,7 @@ mod tests {
     use super::*;
 
     /// Writes records into a file until it has about 16 MiB, and trims all but every n-th of them.
-    fn fill_file(path: &Path, keep_every: u64) {
+    pub(super) fn fill_file(path: &Path, keep_every: u64) {
         use pilothouse_types::object::{Draft, Key, Object, Pairs};
 
         use crate::engine::Write;
@@ -564,14 +564,14 @@ mod tests {
         assert_eq!(count(&mut engine), 64);
         engine.settle(LogTime(999_999)).unwrap();
         assert!(size() > full / 2, "the last write is too recent");
-        let reader = engine.database.readable().lock().upgrade();
+        let reader = engine.database.readable().database();
         engine.settle(LogTime(2_000_000)).unwrap();
         assert!(size() > full / 2, "somebody reads");
         drop(reader);
         engine.settle(LogTime(2_000_000)).unwrap();
         assert!(size() < full / 8, "{} of {full}", size());
         assert_eq!(count(&mut engine), 64, "all records are still there");
-        assert!(engine.database.readable().lock().upgrade().is_some(), "it can be read again");
+        assert!(engine.database.readable().database().is_some(), "it can be read again");
         drop(engine);
 
         std::fs::remove_file(&path).unwrap();

@@ -27,7 +27,7 @@ impl Store {
     }
 
     fn may_repeat(&self, command: &WriteCommand, writer: &Responder) -> bool {
-        // One that builds on a write that was undone does not fit any more.
+        // One that builds on a write that was undone does not fit any more. To its client that is a lack of space, too.
         let fits = command.check(self.newest(command.key())).is_ok();
         fits && !self.lets_store_grow(command) && writer.repeats < FULL_DISK_REPEATS
     }

@@ -221,7 +221,7 @@ fn watch_behind_the_window_reads_archive_then_window() {
         assert_eq!(harness.window.floor(), Revision(1));
         assert!(harness.window.extent().archived > 30);
         let present = harness.objects.iter().flatten().map(|object| (object.key.clone(), Arc::clone(object)));
-        let snapshot = Snapshot { revision: harness.window.head(), objects: present.collect() };
+        let snapshot = Snapshot { objects: present.collect(), ..Snapshot::empty(harness.window.head()) };
         let (window, now) = (Arc::clone(&harness.window), LogTime::ZERO);
         let position = Position { window, snapshot, history: std::time::Duration::MAX, now };
         // The bytes that are read from the log for an old state are reserved first.

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
@@ -11,6 +13,7 @@ use super::{MAPS, map, names, pilothouse};
 use crate::support::Server;
 use crate::support::compare::{revision, text};
 use crate::support::server::temp_directory;
+use crate::support::wait::{TIMEOUT, poll};
 
 const STORE: &str = "pilothouse.redb";
 const PAGE: usize = 4_096;
@@ -200,6 +203,12 @@ fn unreadable_object_is_dropped_or_kept_by_request() {
         let lost: Vec<_> =
             of_kind(&report, "lost-object").iter().map(|line| text(line, "/object").to_owned()).collect();
         assert_eq!(lost, ["default/map-07"]);
+        let is_kept = !flags.is_empty();
+        assert_eq!(of_kind(&report, "lost-object")[0]["saved"], is_kept, "{report:?}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let title =
+            if is_kept { "Objects that cannot be read and are kept as such:" } else { "Lost objects:" };
+        assert!(text.contains(&format!("{title}\n  configmaps default/map-07")), "{text}");
         assert!(
             of_kind(&report, "lost-records").is_empty() && of_kind(&report, "uncertain").is_empty(),
             "{report:?}"
@@ -213,6 +222,107 @@ fn unreadable_object_is_dropped_or_kept_by_request() {
     let mut admin = server.admin();
     assert_eq!(admin.get(&format!("{MAPS}/map-07")).status, 500);
     assert_eq!(admin.get(&format!("{MAPS}/map-08")).status, 200);
+}
+
+#[test]
+fn losses_are_told_whatever_cannot_be_written() {
+    let directory = temp_directory();
+    let data = directory.path().join("data");
+    let (_, mut store) = stopped_server(&data);
+    for place in find(&store, "payload-07-") {
+        store[place] ^= 0x01;
+    }
+    fs::write(data.join(STORE), &store).expect("the damage");
+    let (data_text, missing) = (data.to_string_lossy(), directory.path().join("no-such-directory/report"));
+    let missing = missing.to_string_lossy();
+    let output = pilothouse(&["repair", "--data-dir", &data_text, "--replace", "--report", &missing]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && error.contains(&*missing), "{error}");
+    assert!(fs::read(data.join(STORE)).expect("the store") == store, "the store was replaced");
+
+    let full = OpenOptions::new().write(true).open("/dev/full").expect("a full device");
+    let output = Command::new(env!("CARGO_BIN_EXE_pilothouse"))
+        .args(["repair", "--data-dir", &data_text, "--replace"])
+        .stdout(full)
+        .output()
+        .expect("the binary");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(DAMAGED), "{error}");
+    for words in
+        ["standard output cannot be written", "Lost objects:\n  configmaps default/map-07", ".damaged"]
+    {
+        assert!(error.contains(words), "{error}");
+    }
+    assert_eq!(check(&data).0, Some(0));
+}
+
+#[test]
+fn transaction_that_is_left_out_is_damage_for_check_and_repair() {
+    let directory = temp_directory();
+    let data = directory.path().join("data");
+    let (maps, mut store) = stopped_server(&data);
+    // The header names the transaction before the last one.
+    store[9] ^= 1;
+    fs::write(data.join(STORE), &store).expect("the damage");
+    let report = data.join("report");
+    let report_text = report.to_string_lossy();
+    let output = pilothouse(&["check", "--data-dir", &data.to_string_lossy(), "--report", &report_text]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.code() == Some(DAMAGED) && text.contains("the newest transaction was not complete"),
+        "{text}"
+    );
+    let lines = fs::read_to_string(&report).expect("the report");
+    let kinds: Vec<Value> = lines
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("JSON")["kind"].clone())
+        .collect();
+    assert_eq!(kinds, ["transaction"]);
+    let (output, report) = repair(&data, &["--replace"]);
+    assert_eq!(
+        (output.status.code(), of_kind(&report, "transaction").len()),
+        (Some(DAMAGED), 1),
+        "{output:?}"
+    );
+    let server = Server::start_in(&data, &[]);
+    assert_eq!(check_repaired(&server, &maps).len(), maps.len());
+}
+
+#[test]
+fn store_cannot_be_used_while_it_is_replaced() {
+    let directory = temp_directory();
+    let (data, pipe) = (directory.path().join("data"), directory.path().join("pipe"));
+    let server = Server::start_in(&data, &[]);
+    let mut admin = server.admin();
+    admin.post(MAPS, &map("kept", &"x".repeat(100_000))).ok();
+    let backup = admin.get("/backup").body;
+    server.stop();
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+    let data_text = data.to_string_lossy();
+    let restoration = Command::new(env!("CARGO_BIN_EXE_pilothouse"))
+        .args(["restore", &pipe.to_string_lossy(), "--data-dir", &data_text, "--replace"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary");
+    let mut writer = File::options().write(true).open(&pipe).expect("the pipe");
+    writer.write_all(&backup[..backup.len() / 2]).expect("the restoration reads");
+    let is_locked = || {
+        let output = pilothouse(&["check", "--data-dir", &data_text]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        (output.status.code() == Some(1) && error.contains("is in use by another process")).then_some(())
+    };
+    poll(TIMEOUT, is_locked).expect("the store is locked");
+    let failure = Server::try_start_in(&data, &[]).map(drop).expect_err("the store is locked").stderr;
+    assert!(failure.contains("is in use by another process"), "{failure}");
+    let output = pilothouse(&["repair", "--data-dir", &data_text, "--replace"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    writer.write_all(&backup[backup.len() / 2..]).expect("the restoration reads");
+    drop(writer);
+    let output = restoration.wait_with_output().expect("the restoration");
+    assert!(output.status.success(), "{output:?}");
+    let server = Server::start_in(&data, &[]);
+    assert_eq!(names(&mut server.admin()).0, ["kept"]);
 }
 
 #[test]

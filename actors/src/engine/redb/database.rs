@@ -18,7 +18,7 @@ use super::{ABOUT, COUNTERS, FORMAT, FORMAT_KEY, LOG, META, OLDEST_FORMAT, REDB_
 use crate::engine::EngineError;
 use crate::limits::REDB_CACHE_BYTES;
 
-/// How long closing waits for a reader of the archive or a backup, and in how many steps: longer than a backup waits for its client.
+/// How long closing waits until readers have noticed it, and in how many steps: longer than a backup waits for its client.
 const CLOSING_STEPS: u32 = 3_000;
 const CLOSING_STEP: Duration = Duration::from_millis(5);
 
@@ -35,8 +35,33 @@ pub(super) struct OpenDatabase {
     open_file: OpenFile,
 }
 
-/// How readers reach the database. Empty once it is closed.
-pub(super) type ReadableHandle = Arc<Lock<Weak<Database>>>;
+/// How readers reach the database.
+pub(super) type ReadableHandle = Arc<ReadAccess>;
+
+/// The database for readers, as long as it is open.
+pub(super) struct ReadAccess {
+    database: Lock<Weak<Database>>,
+    is_closing: AtomicBool,
+}
+
+impl ReadAccess {
+    fn new(database: &Arc<Database>) -> ReadAccess {
+        ReadAccess { database: Lock::new(Arc::downgrade(database)), is_closing: AtomicBool::new(false) }
+    }
+
+    /// The database, for one read. Waits while it is opened again; `None` once it is closed.
+    pub(super) fn database(&self) -> Option<Arc<Database>> {
+        self.database.lock().upgrade()
+    }
+
+    /// Fails if the database is to be closed, or opened again: that waits for all reads. A read of many records asks before each.
+    pub(super) fn check_open(&self) -> Result<(), EngineError> {
+        match self.is_closing.load(Ordering::Relaxed) {
+            true => Err(io::Error::new(io::ErrorKind::Interrupted, "the file is being closed").into()),
+            false => Ok(()),
+        }
+    }
+}
 
 impl Deref for OpenDatabase {
     type Target = Database;
@@ -70,7 +95,7 @@ impl OpenDatabase {
             OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         }
         let (database, is_repaired) = open_database(path, &open_file)?;
-        let readable = Arc::new(Lock::new(Arc::downgrade(&database)));
+        let readable = Arc::new(ReadAccess::new(&database));
         let database = OpenDatabase { database: Some(database), readable, open_file };
         // Also for an existing file: the process that created it may have died before this.
         sync_folder(path)?;
@@ -84,10 +109,11 @@ impl OpenDatabase {
     pub(super) fn reopen(&mut self, path: &Path) -> Result<(), EngineError> {
         // Whoever wants to read meanwhile waits for the lock.
         let readable = Arc::clone(&self.readable);
-        let mut readable = readable.lock();
+        let mut for_readers = readable.database.lock();
         self.close();
         let (database, _) = open_database(path, &self.open_file).map_err(unknown_state)?;
-        *readable = Arc::downgrade(&database);
+        *for_readers = Arc::downgrade(&database);
+        readable.is_closing.store(false, Ordering::Relaxed);
         self.database = Some(database);
         Ok(())
     }
@@ -99,7 +125,7 @@ impl OpenDatabase {
 
     /// Runs work that needs sole access; `None` if somebody reads. Whoever wants to read meanwhile waits for the lock.
     pub(super) fn alone<T>(&mut self, work: impl FnOnce(&mut Database) -> T) -> Option<T> {
-        let mut readable = self.readable.lock();
+        let mut readable = self.readable.database.lock();
         *readable = Weak::new();
         let database = self.database.as_mut()?;
         let output = Arc::get_mut(database).map(work);
@@ -109,7 +135,8 @@ impl OpenDatabase {
 
     fn close(&mut self) {
         let Some(database) = self.database.take() else { return };
-        // The file may be opened again when this returns, so a read in progress is waited for.
+        // The file may be opened again when this returns, so a read in progress is waited for. It may be a backup that takes minutes.
+        self.readable.is_closing.store(true, Ordering::Relaxed);
         for _ in 0..CLOSING_STEPS {
             if Arc::strong_count(&database) == 1 {
                 break;

@@ -4,9 +4,9 @@ use std::os::unix::fs::MetadataExt as _;
 
 use super::Redb;
 use super::database::{catch_panic, unknown_state};
+use crate::disk_bytes::DiskBytes;
 use crate::engine::{Batch, Counters, Disk, EngineError, Write};
 use crate::limits::RESERVED_BATCH_BYTES;
-use crate::space::DiskBytes;
 
 /// The unit in which the system counts the blocks of a file, whatever the file system uses.
 const STAT_BLOCK_BYTES: u64 = 512;
@@ -70,5 +70,57 @@ impl Redb {
         if let Ok(disk) = self.disk() {
             self.reserve.take_back(&disk);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::mpsc::{Sender, channel};
+    use std::thread;
+    use std::time::Duration;
+
+    use pilothouse_types::clock::Timestamp;
+
+    use super::super::database::ReadableHandle;
+    use super::*;
+    use crate::backup::About;
+    use crate::engine::Engine as _;
+
+    /// A client that says when a backup comes, and reads nothing of it until the store is to be opened again.
+    struct SlowClient(Sender<()>, ReadableHandle);
+
+    impl io::Write for SlowClient {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.send(()).map_err(io::Error::other)?;
+            while self.1.check_open().is_ok() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn backup_ends_when_the_file_must_be_opened_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        super::super::tests::fill_file(&path, 8);
+        let mut engine = Redb::open(&path).unwrap();
+        let source = engine.backup_source().unwrap();
+        let (sender, begun) = channel();
+        let mut client = SlowClient(sender, engine.database.readable());
+        let about = About { version: "1".to_owned(), created: Timestamp(0) };
+        let backup = thread::spawn(move || source.write_to(&about, &mut client));
+        begun.recv().unwrap();
+        assert!(!engine.recover_from_full_disk(&Batch::default()).unwrap());
+        let error = backup.join().unwrap().unwrap_err().to_string();
+        assert!(error.contains("the file is being closed"), "{error}");
+        let about = About { version: "1".to_owned(), created: Timestamp(0) };
+        let again = engine.backup_source().unwrap().write_to(&about, &mut io::sink()).unwrap();
+        assert!(again.records > 0);
     }
 }

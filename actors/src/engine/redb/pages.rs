@@ -9,9 +9,10 @@ mod layout;
 mod tables;
 mod walk;
 
-use std::fs::File;
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::ops::{Bound, Range};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use redb::backends::FileBackend;
@@ -82,19 +83,76 @@ fn checksum(bytes: &[u8]) -> u128 {
 pub struct PageFile {
     backend: FileBackend,
     len: u64,
+    identity: Identity,
+    owner: Owner,
+    is_locked: bool,
+}
+
+/// The device and the number of a file, which no other file has as long as this one is open.
+type Identity = (u64, u64);
+
+fn identity(metadata: &Metadata) -> Identity {
+    (metadata.dev(), metadata.ino())
+}
+
+/// A user and a group.
+pub type Owner = (u32, u32);
+
+/// The user and the group of a file or directory.
+pub fn owner(metadata: &Metadata) -> Owner {
+    (metadata.uid(), metadata.gid())
 }
 
 impl PageFile {
-    /// Opens the file for reading. It fails if another process has it open.
+    /// Opens the file for reading. It fails if another process has it open for writing.
     pub fn open(path: &Path) -> Result<PageFile, EngineError> {
-        let file = File::open(path)?;
-        let len = file.metadata()?.len();
+        let whole = (Bound::Unbounded, Bound::Unbounded);
+        PageFile::open_with(path, File::open(path)?, |file| file.try_lock_shared_range(whole.0, whole.1))
+    }
+
+    /// The same, and no other process can open it, not even for reading as this does.
+    pub fn open_alone(path: &Path) -> Result<PageFile, EngineError> {
+        // Such a lock is only for those who may write, although nothing is written.
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        PageFile::open_with(path, file, |file| file.try_lock_range(Bound::Unbounded, Bound::Unbounded))
+    }
+
+    fn open_with(
+        path: &Path,
+        file: File,
+        lock: impl FnOnce(&FileBackend) -> Result<bool, BackendError>,
+    ) -> Result<PageFile, EngineError> {
+        let metadata = file.metadata()?;
         let backend = FileBackend::new(file).map_err(|error| fault(path, error))?;
-        match backend.try_lock_shared_range(Bound::Unbounded, Bound::Unbounded) {
+        let is_locked = match lock(&backend) {
+            Ok(true) => true,
             // redb goes on as well on a file system without locks.
-            Ok(true) | Err(BackendError::Unsupported) => Ok(PageFile { backend, len }),
-            Ok(false) => Err(EngineError::Locked(path.to_owned())),
-            Err(error) => Err(EngineError::Io(error.into())),
+            Err(BackendError::Unsupported) => false,
+            Ok(false) => return Err(EngineError::Locked(path.to_owned())),
+            Err(error) => return Err(EngineError::Io(error.into())),
+        };
+        let (identity, owner) = (identity(&metadata), owner(&metadata));
+        // It may have got longer before it was locked.
+        let len = backend.len()?;
+        Ok(PageFile { backend, len, identity, owner, is_locked })
+    }
+
+    /// Whether the file system has locks, so that this one keeps others away.
+    pub fn is_locked(&self) -> bool {
+        self.is_locked
+    }
+
+    /// The user and the group of the file.
+    pub fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    /// Whether this file still has this name.
+    pub fn is_at(&self, path: &Path) -> io::Result<bool> {
+        match fs::metadata(path) {
+            Ok(metadata) => Ok(identity(&metadata) == self.identity),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
         }
     }
 

@@ -31,7 +31,7 @@ impl Reader {
 
 impl Archive for Reader {
     fn read(&self, type_name: &TypeName, span: Span) -> Result<Vec<Event>, ArchiveError> {
-        let database = self.database.lock().upgrade().ok_or(ArchiveError::Gone)?;
+        let database = self.database.database().ok_or(ArchiveError::Gone)?;
         let mut events = Vec::new();
         let is_complete = read_apart(|| self.collect(&database, type_name, span, &mut events));
         match is_complete {
@@ -71,6 +71,7 @@ impl Reader {
         let (mut last, mut bytes) = (span.after, 0);
         let range = (id, last.next().0)..=(id, span.through.0);
         for entry in log.range(range).map_err(|error| fault(path, error))? {
+            self.database.check_open()?;
             let (place, record) = entry.map_err(|error| fault(path, error))?;
             let revision = Revision(place.value().1);
             let record = decoder.decode(revision, record.value())?;

@@ -98,8 +98,9 @@ impl SavedType {
 }
 
 /// The newest record of a live object.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct LiveRecord {
+    key: Box<str>,
     revision: u64,
     place: Place,
     is_readable: bool,
@@ -214,9 +215,17 @@ impl<'a> Reading<'a> {
 }
 
 impl Salvage {
-    /// Reads a file. Nobody else can open it as long as the result exists. `encryption` says what stands for keys.
+    /// Reads a file. No server can open it as long as the result exists. `encryption` says what stands for keys.
     pub fn read(path: &Path, encryption: &dyn Encryption) -> Result<Salvage, EngineError> {
-        let file = PageFile::open(path)?;
+        Salvage::read_file(PageFile::open(path)?, path, encryption)
+    }
+
+    /// The same for a file in whose place a repair puts a new one: nobody else can open it, so no other repair replaces it meanwhile.
+    pub fn read_alone(path: &Path, encryption: &dyn Encryption) -> Result<Salvage, EngineError> {
+        Salvage::read_file(PageFile::open_alone(path)?, path, encryption)
+    }
+
+    fn read_file(file: PageFile, path: &Path, encryption: &dyn Encryption) -> Result<Salvage, EngineError> {
         let header = read_header(&file);
         let roots = roots::find(&file, &header);
         let nothing = Root::default();
@@ -256,15 +265,19 @@ fn choose<'a>(
     let reading = Reading::new(file, root, root.is_newest);
     let is_torn = header.may_be_torn && header.has_newest && !(root.is_newest && reading.is_whole());
     let older = roots.iter().find(|root| is_torn && root.age == Some(1));
-    match older.map(|root| Reading::new(file, root, true)).filter(Reading::is_whole) {
-        None => (reading, None),
+    if let Some(older) = older.map(|root| Reading::new(file, root, true)).filter(Reading::is_whole) {
         // A crash leaves this behind, too. redb starts from the older one, whatever the reason.
-        Some(older) => {
-            let detail = "the newest transaction is not whole: either it was being written when the server ended, and then nobody was \
-                          told that it succeeded, or its pages are damaged, and what it wrote is lost";
-            (older, Some(Finding::new(FindingKind::Transaction, detail)))
-        }
+        let detail = "the newest transaction is not whole: either it was being written when the server ended, and then nobody was \
+                      told that it succeeded, or its pages are damaged, and what it wrote is lost";
+        return (older, Some(Finding::new(FindingKind::Transaction, detail)));
     }
+    // And so it does here, where the header says that what is newer was never complete.
+    let unfinished = (header.has_unfinished && root.age == Some(0)).then(|| {
+        let detail = "the newest transaction was not complete: either it was being written when the server ended, and then nobody \
+                      was told that it succeeded, or the header of the file is damaged, and what it wrote is lost";
+        Finding::new(FindingKind::Transaction, detail)
+    });
+    (reading, unfinished)
 }
 
 /// Puts everything together that was read.

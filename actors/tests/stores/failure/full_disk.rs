@@ -93,6 +93,25 @@ async fn disk_that_stays_full_refuses_removals_at_last() {
 }
 
 #[actix_rt::test]
+async fn idle_work_pauses_longer_and_longer_while_the_disk_is_full() {
+    let (stores, faults) = faulty(&Memory::new());
+    let pods = find(&stores, "pods").await;
+    faults.set_lasting(Some(Fault::NoSpace));
+    let failures = async |rounds: usize| {
+        let mut failures = 0;
+        for _ in 0..rounds {
+            failures += usize::from(stores.committer.send(Tidy).await.unwrap().is_err());
+        }
+        failures
+    };
+    assert_eq!(failures(30).await, 5, "after 1, 2, 4 and 8 rounds that are left out");
+    faults.set_lasting(None);
+    create(&pods, "a", "").await.unwrap();
+    faults.set_lasting(Some(Fault::NoSpace));
+    assert_eq!(failures(1).await, 1, "a commit ends the pause");
+}
+
+#[actix_rt::test]
 async fn full_disk_separates_small_writes_from_large_ones() {
     let (stores, faults) = faulty(&Memory::new());
     let (pods, nodes) = (find(&stores, "pods").await, find(&stores, "nodes").await);

@@ -122,10 +122,6 @@ fn render(object: &DynamicObject) -> Value {
     serde_json::to_value(DynamicObject { types: None, ..object.clone() }).unwrap()
 }
 
-fn object(name: &str, value: &str) -> DynamicObject {
-    serde_json::from_value(json!({"metadata": {"name": name, "annotations": {"value": value}}})).unwrap()
-}
-
 async fn create_definition(client: &Client) -> ApiResource {
     let definition: CustomResourceDefinition = serde_json::from_value(json!({
         "metadata": {"name": "anchors.sea.example"},
@@ -150,12 +146,12 @@ async fn create_definition(client: &Client) -> ApiResource {
 }
 
 /// What a client does with one resource.
-struct Writes<'a>(&'a Api<DynamicObject>);
+struct Writes<'a>(&'a Api<DynamicObject>, &'a ApiResource);
 
 impl Writes<'_> {
     async fn create(&self, name: &str, value: &str) {
-        let mut object = object(name, value);
-        object.types = None;
+        let mut object = DynamicObject::new(name, self.1);
+        object.annotations_mut().insert("value".to_owned(), value.to_owned());
         self.0.create(&PostParams::default(), &object).await.unwrap();
     }
 
@@ -188,7 +184,8 @@ async fn reflectors_have_what_the_server_has_after_restart_and_restoration() {
                 .map(|strategy| Informer::spawn(&client, resource, strategy))
         })
         .collect();
-    let each = informers.iter().step_by(2).map(|informer| Writes(&informer.api)).collect::<Vec<_>>();
+    let each = informers.iter().step_by(2).zip(&resources);
+    let each = each.map(|(informer, resource)| Writes(&informer.api, resource)).collect::<Vec<_>>();
     let expect = async |objects: &[(&str, &str)], lists: usize| {
         let expected = objects.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         let expected: BTreeMap<String, String> = expected.collect();

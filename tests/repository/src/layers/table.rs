@@ -58,7 +58,7 @@ pub const LAYERS: &[Layer] = &[
     Layer {
         name: "encryption",
         allowed: &["limits"],
-        external: &["fs::read", "openssl::", "pilothouse_actors::", "tokio::"],
+        external: &["actix::Addr", "fs::read", "openssl::", "pilothouse_actors::", "tokio::"],
     },
     Layer {
         name: "pki",
@@ -123,7 +123,7 @@ pub const LAYERS: &[Layer] = &[
     Layer {
         name: "backups",
         allowed: &["limits", "metrics"],
-        external: &["fs::", "pilothouse_actors::backup::", "tokio::"],
+        external: &["fs::", "pilothouse_actors::backup::", "pilothouse_actors::disk_bytes::", "tokio::"],
     },
     Layer {
         name: "http",

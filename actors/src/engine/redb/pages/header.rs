@@ -30,13 +30,15 @@ pub struct Slot {
 /// What the first page says.
 #[derive(Debug)]
 pub struct Header {
-    /// The transactions whose slots are whole, the newest first.
+    /// The transactions whose slots are whole, in the order in which redb would take them.
     pub slots: Vec<Slot>,
-    /// Whether the first of them is the newest that ever was: the slot of a newer one may be damaged.
+    /// Whether the first of them is the newest that was ever complete: the slot of a newer one may be damaged.
     pub has_newest: bool,
+    /// Whether the second of them is newer, and redb would not take it: it was not complete, unless the header is damaged.
+    pub has_unfinished: bool,
     /// Whether the file was closed by whoever wrote it last.
     pub is_clean: bool,
-    /// Whether a crash may have left a part of the newest transaction, as if it had never been.
+    /// Whether a crash may have left a part of the first transaction, as if it had never been.
     pub may_be_torn: bool,
     /// What is wrong with the page.
     pub problems: Vec<&'static str>,
@@ -58,20 +60,31 @@ pub fn read_header(file: &PageFile) -> Header {
     }
     let god_byte = bytes.get(MAGIC.len()).copied().unwrap_or(UNCLEAN);
     let slots = SLOTS.map(|start| bytes.get(start..).and_then(read_slot));
-    let has_newest = match &slots {
-        [Some(_), Some(_)] => true,
-        // What names the newer one is as good as what surrounds it.
-        [first, second] => {
-            problems.is_empty() && if god_byte & PRIMARY == 0 { first } else { second }.is_some()
-        }
-    };
-    if slots.iter().any(Option::is_none) {
+    let [first, second] = slots;
+    let [primary, secondary] = if god_byte & PRIMARY == 0 { [first, second] } else { [second, first] };
+    // What names the newer one is as good as what surrounds it.
+    let (is_named, has_primary) = (problems.is_empty(), primary.is_some());
+    if primary.is_none() || secondary.is_none() {
         problems.push("one of the two newest transactions in the header of the file has a wrong checksum");
     }
-    let mut slots: Vec<Slot> = slots.into_iter().flatten().collect();
-    slots.sort_by_key(|slot| std::cmp::Reverse(slot.transaction));
-    let is_clean = god_byte & UNCLEAN == 0;
-    Header { slots, has_newest, is_clean, may_be_torn: !is_clean && god_byte & TWO_PHASES == 0, problems }
+    let has_both = has_primary && secondary.is_some();
+    // A commit in two phases names its slot when everything is on the disk. redb does not even look at the other slot then: what is
+    // newer there was never complete.
+    let has_two_phases = is_named && god_byte & TWO_PHASES != 0;
+    let mut slots: Vec<Slot> = primary.into_iter().chain(secondary).collect();
+    if !has_two_phases {
+        slots.sort_by_key(|slot| std::cmp::Reverse(slot.transaction));
+    }
+    let transactions: Vec<u64> = slots.iter().map(|slot| slot.transaction).collect();
+    Header {
+        slots,
+        has_newest: is_named && has_primary || has_both,
+        has_unfinished: transactions.is_sorted_by(|first, second| first < second) && has_both,
+        is_clean: god_byte & UNCLEAN == 0,
+        // redb looks for that whenever the commit had one phase, also in a file that was closed.
+        may_be_torn: god_byte & TWO_PHASES == 0,
+        problems,
+    }
 }
 
 fn read_slot(bytes: &[u8]) -> Option<Slot> {

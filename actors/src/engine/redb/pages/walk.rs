@@ -36,7 +36,7 @@ pub enum Step<'a> {
     Unreachable,
 }
 
-/// The pages that a walk has proven, so that nobody takes them for what they are not.
+/// Pages of a file: those that walks have proven, so that nobody takes them for what they are not.
 pub struct PageSet(Vec<u64>);
 
 impl PageSet {
@@ -60,7 +60,7 @@ impl PageSet {
         }
     }
 
-    /// Whether the page with this byte was proven.
+    /// Whether the page with this byte is one of them.
     pub fn contains(&self, offset: u64) -> bool {
         let (word, bit) = PageSet::place(offset);
         self.0.get(word).is_some_and(|word| word & bit != 0)
@@ -75,7 +75,8 @@ pub fn walk(
     pages: &mut PageSet,
     visit: &mut dyn FnMut(Step<'_>),
 ) {
-    let mut walk = Walk { file, widths, pages, visit };
+    let seen = Seen { proven: Visits::new(file), below_damage: Visits::new(file) };
+    let mut walk = Walk { file, widths, pages, seen, visit };
     walk.descend(tree.root, tree.checksum, &Bounds::default(), Trust::Proven, 0);
 }
 
@@ -84,23 +85,62 @@ pub fn is_root_proven(file: &PageFile, tree: Tree, widths: Widths) -> bool {
     file.page(tree.root).is_some_and(|(_, bytes)| verify(&bytes, widths, tree.checksum).is_some())
 }
 
+/// The pages that a walk was at. No page of a tree is in it twice, and a file that says otherwise must not make the walk endless: if all
+/// children of each branch are one page, the paths double with every level.
+struct Seen {
+    proven: Visits,
+    below_damage: Visits,
+}
+
+/// The pages to which references of one trust led.
+struct Visits {
+    whole: PageSet,
+    damaged: PageSet,
+}
+
+impl Visits {
+    fn new(file: &PageFile) -> Visits {
+        Visits { whole: PageSet::new(file), damaged: PageSet::new(file) }
+    }
+}
+
+impl Seen {
+    fn of(&mut self, trust: Trust) -> &mut Visits {
+        if trust == Trust::Proven { &mut self.proven } else { &mut self.below_damage }
+    }
+
+    /// Whether a page with the right checksum was visited by a reference that is trusted as much.
+    fn has(&self, offset: u64, trust: Trust) -> bool {
+        let is_below = || trust != Trust::Proven && self.below_damage.whole.contains(offset);
+        self.proven.whole.contains(offset) || is_below()
+    }
+}
+
 struct Walk<'a> {
     file: &'a PageFile,
     widths: Widths,
     pages: &'a mut PageSet,
+    seen: Seen,
     visit: &'a mut dyn FnMut(Step<'_>),
 }
 
 impl Walk<'_> {
     fn descend(&mut self, number: PageNumber, expected: u128, bounds: &Bounds, trust: Trust, depth: usize) {
-        let page = self.file.page(number).filter(|_| depth < SALVAGE_DEPTH);
+        let start = number.range().map(|range| range.start);
+        let is_known = start.is_some_and(|start| self.seen.has(start, trust));
+        if is_known && trust != Trust::Proven {
+            // What leads there may be old, and share pages with what is new.
+            return;
+        }
+        let page = if is_known { None } else { self.file.page(number).filter(|_| depth < SALVAGE_DEPTH) };
         let Some((offset, bytes)) = page else {
-            (self.visit)(Step::Damaged { offset: None, bounds });
+            (self.visit)(Step::Damaged { offset: start.filter(|_| is_known), bounds });
             (self.visit)(Step::Unreachable);
             return;
         };
         let whole = verify(&bytes, self.widths, expected);
         if whole.is_some() {
+            self.seen.of(trust).whole.insert(offset, bytes.len());
             self.pages.insert(offset, bytes.len());
         }
         match whole {
@@ -112,13 +152,20 @@ impl Walk<'_> {
                     self.descend(child, expected, &within, trust, depth + 1);
                 }
             }
-            None => self.salvage(offset, &bytes, bounds, depth),
+            None => self.salvage(offset, &bytes, bounds, trust, depth),
         }
     }
 
     /// Reads what is left of a page whose checksum is wrong.
-    fn salvage(&mut self, offset: u64, bytes: &[u8], bounds: &Bounds, depth: usize) {
+    fn salvage(&mut self, offset: u64, bytes: &[u8], bounds: &Bounds, trust: Trust, depth: usize) {
         (self.visit)(Step::Damaged { offset: Some(offset), bounds });
+        let damaged = &mut self.seen.of(trust).damaged;
+        if damaged.contains(offset) {
+            (self.visit)(Step::Unreachable);
+            return;
+        }
+        // How long it was meant to be is not known.
+        damaged.insert(offset, 1);
         if let Some(leaf) = damaged_leaf(bytes, self.widths) {
             (self.visit)(Step::Leaf { leaf, offset, trust: Trust::Damaged, bounds });
             return;
@@ -127,6 +174,9 @@ impl Walk<'_> {
         let Some(branch) = damaged_branch(bytes, self.widths) else { return };
         for index in 0..branch.children() {
             let Some((child, expected)) = branch.child(index) else { continue };
+            if child.range().is_some_and(|range| self.seen.has(range.start, Trust::BelowDamage)) {
+                continue;
+            }
             // Only a reference that is right leads to a page with the right checksum. What else it may lead to is not searched.
             let page = self.file.page(child);
             if page.is_some_and(|(_, bytes)| verify(&bytes, self.widths, expected).is_some()) {
@@ -146,5 +196,63 @@ fn child_bounds(branch: &Branch<'_>, index: usize, bounds: &Bounds) -> Bounds {
             .filter(|_| index + 1 < branch.children())
             .map(<[u8]>::to_vec)
             .or_else(|| bounds.through.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::checksum;
+    use super::*;
+
+    const WIDTHS: Widths = Widths { key: Some(8), value: Some(8) };
+
+    /// A page, all of whose children are one page.
+    fn branch(child: u64, expected: u128, children: usize) -> Vec<u8> {
+        let keys = u16::try_from(children - 1).unwrap();
+        let mut bytes = [&[2, 0][..], &keys.to_le_bytes(), &[0; 4]].concat();
+        (0..children).for_each(|_| bytes.extend(expected.to_le_bytes()));
+        (0..children).for_each(|_| bytes.extend(child.to_le_bytes()));
+        (0..u64::from(keys)).for_each(|key| bytes.extend(key.to_le_bytes()));
+        bytes
+    }
+
+    /// Walks through pages of which each has the one before as all of its children. Returns how many leaves and damaged pages
+    /// that showed.
+    fn walk_over(leaf_checksum: impl FnOnce(&[u8]) -> u128) -> (usize, usize) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pages");
+        let leaf = [&[1, 0, 1, 0][..], &[7; 16]].concat();
+        let mut expected = leaf_checksum(&leaf);
+        let mut file = vec![0; PAGE_BYTES as usize];
+        let mut add = |page: &[u8]| {
+            file.extend(page);
+            file.resize(file.len().next_multiple_of(PAGE_BYTES as usize), 0);
+        };
+        add(&leaf);
+        let levels = 60;
+        for child in 0..levels {
+            let page = branch(child, expected, 100);
+            expected = checksum(&page);
+            add(&page);
+        }
+        fs::write(&path, &file).unwrap();
+        let file = PageFile::open(&path).unwrap();
+        let tree = Tree { root: PageNumber(levels), checksum: expected, length: 1 };
+        let (mut leaves, mut damaged) = (0, 0);
+        walk(&file, tree, WIDTHS, &mut PageSet::new(&file), &mut |step| match step {
+            Step::Leaf { .. } => leaves += 1,
+            Step::Damaged { .. } => damaged += 1,
+            Step::Unreachable => {}
+        });
+        (leaves, damaged)
+    }
+
+    #[test]
+    fn page_with_many_parents_is_visited_once_and_named() {
+        assert_eq!(walk_over(checksum), (1, 60 * 99));
+        // Of a damaged leaf, its content, and that it is damaged.
+        assert_eq!(walk_over(|_| 0), (1, 60 * 99 + 1));
     }
 }

@@ -252,6 +252,7 @@ impl Conclusion {
                 }
             }
             live.push(LiveRecord {
+                key: key.clone(),
                 revision,
                 place: newest.place,
                 is_readable: newest.state == State::Live,

@@ -19,6 +19,8 @@ pub struct Finding {
     pub offset: Option<u64>,
     /// What a person should know of it.
     pub detail: String,
+    /// Whether the object is in the new store. `None` before a repair, and of anything else.
+    pub is_saved: Option<bool>,
 }
 
 /// What sort of thing is wrong.
@@ -40,13 +42,13 @@ pub enum FindingKind {
     Order,
     /// The number of records.
     Count,
-    /// An object that a repair does not save.
+    /// An object whose last state cannot be read, or is not known.
     LostObject,
     /// Records that a repair does not save. Nobody knows of which objects.
     LostRecords,
     /// A type whose name is lost, with all of its objects.
     LostType,
-    /// An object that a repair saves, which may have been changed or deleted since.
+    /// An object that can be read and may have been changed or deleted since.
     Uncertain,
 }
 
@@ -73,7 +75,8 @@ impl FindingKind {
 impl Finding {
     /// A finding that concerns no type in particular.
     pub fn new(kind: FindingKind, detail: impl Into<String>) -> Finding {
-        Finding { kind, type_name: None, key: None, revisions: None, offset: None, detail: detail.into() }
+        let detail = detail.into();
+        Finding { kind, type_name: None, key: None, revisions: None, offset: None, detail, is_saved: None }
     }
 
     /// A finding in a type.

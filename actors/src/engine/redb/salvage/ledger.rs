@@ -179,7 +179,7 @@ impl Ledger {
     pub(super) fn breaks(&self, lost: &Lost) -> impl Iterator<Item = u64> {
         let is_explained = move |superseded: u64, actual: u64, revision: u64| match superseded {
             // Created: a removal in between may be lost.
-            0 => lost.has_any(actual + 1..=revision - 1),
+            0 => lost.has_any(actual.saturating_add(1)..=revision.saturating_sub(1)),
             superseded => lost.has_any(superseded..=superseded),
         };
         // Under a hidden key it may have been superseded by another record.
@@ -205,11 +205,11 @@ impl Ledger {
         let ends = self.present.iter().copied().map(|revision| self.predecessor(revision));
         let starts = self.present.iter().copied();
         for (start, end) in starts.zip(ends).filter(|(start, _)| *start > first) {
-            by_gap = by_gap.max(lost.highest_outside(last + 1..=end).unwrap_or_default());
+            by_gap = by_gap.max(lost.highest_outside(last, end).unwrap_or_default());
             last = start;
         }
         if let Some(counter) = counter {
-            by_gap = by_gap.max(lost.highest_outside(last + 1..=counter).unwrap_or_default());
+            by_gap = by_gap.max(lost.highest_outside(last, counter).unwrap_or_default());
         }
         by_reference.max(by_gap)
     }
@@ -218,7 +218,7 @@ impl Ledger {
     fn predecessor(&self, revision: u64) -> u64 {
         let first = self.steps.partition_point(|(at, _)| *at < revision);
         let step = self.steps.get(first).filter(|(at, _)| *at == revision);
-        step.map_or(revision - 1, |(_, after)| *after)
+        step.map_or(revision.saturating_sub(1), |(_, after)| *after)
     }
 }
 
@@ -262,14 +262,14 @@ impl Lost {
         self.0.last().is_some_and(|range| *range.end() > revision)
     }
 
-    /// The highest of these revisions that is not lost.
-    fn highest_outside(&self, revisions: RangeInclusive<u64>) -> Option<u64> {
-        let mut highest = *revisions.end();
+    /// The highest revision above one and through another that is not lost.
+    fn highest_outside(&self, above: u64, through: u64) -> Option<u64> {
+        let mut highest = through;
         for range in self.0.iter().rev() {
             if range.contains(&highest) {
                 highest = range.start().checked_sub(1)?;
             }
         }
-        revisions.contains(&highest).then_some(highest)
+        (highest > above).then_some(highest)
     }
 }

@@ -159,30 +159,35 @@ impl LogContent {
         }
     }
 
-    /// Reads what is left of a leaf. Returns whether one of its records is not whole.
+    /// Reads what is left of a leaf. Returns whether that one of its records is not whole may be all of the damage.
     fn damaged_leaf(&mut self, leaf: &Leaf<'_>, offset: u64, bounds: &Bounds) -> bool {
         let within = self.keys_within(bounds);
         let (mut next, mut end) = (*within.start(), leaf.values_start());
-        let (mut is_damaged, mut bad) = (false, None::<BadRecords>);
+        let (mut is_damaged, mut is_old, mut bad) = (false, false, None::<BadRecords>);
         for pair in 0..leaf.pairs {
             let start = end;
             end = leaf.value_end(pair);
-            let key = leaf.key(pair).and_then(read_key).filter(|key| (next..=*within.end()).contains(key));
-            let record = key.map(|key| {
+            let record = leaf.key(pair).and_then(read_key).map(|key| {
                 let (type_id, revision) = split(key);
                 (key, salvage_record(leaf, start, end, type_id, Revision(revision)))
             });
-            match record {
+            let is_in_place = |key: &LogKey| (next..=*within.end()).contains(key);
+            // A whole record that belongs elsewhere: so the page is an old one, or belongs elsewhere as well.
+            is_old |= matches!(&record, Some((key, (_, Remains::Whole(_)))) if !is_in_place(key));
+            match record.filter(|(key, _)| is_in_place(key)) {
                 Some((key, (range, remains))) if !matches!(remains, Remains::Nothing) => {
                     match &remains {
                         Remains::Whole(_) => end = Some(range.end),
                         _ => is_damaged = true,
                     }
                     // Its checksum covers its key, too, so it limits those beside it.
-                    let before =
-                        bad.take().map(|bad| BadRecords { keys: *bad.keys.start()..=key - 1, ..bad });
-                    self.bad.extend(before);
-                    next = key + 1;
+                    let before = bad.take().zip(key.checked_sub(1));
+                    let limited = |(bad, last)| {
+                        let bad: BadRecords = bad;
+                        BadRecords { keys: *bad.keys.start()..=last, ..bad }
+                    };
+                    self.bad.extend(before.map(limited));
+                    next = key.saturating_add(1);
                     self.add(key, &remains, offset, &range, Trust::Damaged);
                 }
                 // Its key may be damaged as well.
@@ -195,7 +200,7 @@ impl LogContent {
             }
         }
         self.bad.extend(bad);
-        is_damaged
+        is_damaged && !is_old
     }
 
     fn add(&mut self, key: LogKey, remains: &Remains, page: u64, range: &Range<usize>, trust: Trust) {

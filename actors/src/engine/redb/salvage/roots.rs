@@ -14,7 +14,7 @@ pub(super) struct Root {
     pub(super) tables: Vec<TableDefinition>,
     /// The tree of redb's own tables.
     pub(super) system: Option<Tree>,
-    /// How many transactions are newer, by the header. `None` if the header does not name it.
+    /// How many transactions redb would take before it. `None` if the header does not name it.
     pub(super) age: Option<usize>,
     /// Whether nothing newer was ever in the file, as far as anybody can say.
     pub(super) is_newest: bool,

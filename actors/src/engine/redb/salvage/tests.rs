@@ -1,5 +1,7 @@
 //! Stores with random histories and random damage: what is saved, and what is listed.
 
+mod repairs;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::path::Path;
@@ -17,7 +19,7 @@ use crate::engine::masking::MaskingEncryption;
 use crate::engine::record::{EncryptedRecord, Operation, Record, RecordDecoder};
 use crate::engine::{Batch, Engine as _, Write};
 use crate::log_time::{LogTime, WriteTime};
-use crate::recover::recover;
+use crate::recover::{State, recover};
 
 const TYPES: [&str; 3] = ["pods", "configmaps", "leases.coordination.k8s.io"];
 /// Events that are still in the history of a type: what earlier ones superseded has left the log.
@@ -169,6 +171,7 @@ fn name_index(name: &TypeName) -> usize {
 fn saved(salvage: &Salvage) -> BTreeMap<Id, Version> {
     let mut saved = BTreeMap::new();
     salvage.for_each_object(ALL, &encryption(), |name, object| {
+        let object = object.expect("the key is known");
         let version = (object.revision.0, object.bytes.clone());
         let twice = saved.insert((name_index(name), object.key.as_str().to_owned()), version);
         assert!(twice.is_none(), "each object is saved once");
@@ -236,26 +239,33 @@ fn check_laws(salvage: &Salvage, model: &Model) -> Result<Vec<Id>, TestCaseError
 }
 
 /// Makes a new store of what was saved, and reads it as a server would.
-fn repaired(salvage: &Salvage, path: &Path) -> BTreeMap<Id, Version> {
+fn repaired(salvage: &mut Salvage, path: &Path) -> BTreeMap<Id, Version> {
     let first = Revision(salvage.highest.0 + 1_000);
     let restored = repair(salvage, ALL, path, None, first).unwrap();
     assert_eq!(restored.first_revision, first);
-    let mut engine = Redb::open(path).unwrap().with_encryption(Arc::new(encryption()));
-    let recovered = recover(&mut engine, Duration::MAX, 1 << 20).unwrap();
-    let mut objects = BTreeMap::new();
-    for (name, state) in &recovered.types {
+    let objects = served(path, |state| {
         assert_eq!((state.window.floor(), state.window.head()), (first, first), "the history is closed");
-        for object in state.snapshot.iter() {
-            let id = (name_index(name), object.key.as_str().to_owned());
-            objects.insert(id, (object.revision.0, object.bytes.clone()));
-        }
-    }
-    drop(engine);
+    });
     let again = open(path);
     assert!(again.is_whole() && again.losses.is_empty(), "{:?} {:?}", again.damage, again.losses);
     drop(again);
     fs::remove_file(path).unwrap();
     let _none = fs::remove_file(path.with_extension("reserve"));
+    objects
+}
+
+/// What a server has that starts on this file.
+fn served(path: &Path, mut check: impl FnMut(&State)) -> BTreeMap<Id, Version> {
+    let mut engine = Redb::open(path).unwrap().with_encryption(Arc::new(encryption()));
+    let recovered = recover(&mut engine, Duration::MAX, 1 << 20).unwrap();
+    let mut objects = BTreeMap::new();
+    for (name, state) in &recovered.types {
+        check(state);
+        for object in state.snapshot.iter() {
+            let id = (name_index(name), object.key.as_str().to_owned());
+            objects.insert(id, (object.revision.0, object.bytes.clone()));
+        }
+    }
     objects
 }
 
@@ -284,6 +294,8 @@ fn used_pages(bytes: &[u8]) -> Vec<usize> {
 }
 
 const PAGE: usize = super::super::pages::PAGE_BYTES as usize;
+/// The byte of the header that says which transaction counts.
+const GOD_BYTE: usize = 9;
 
 /// The objects whose newest record lies in these bytes of the file, or in the same large page.
 fn objects_in(intact: &Salvage, bytes: std::ops::Range<usize>) -> Vec<Id> {
@@ -338,7 +350,7 @@ proptest! {
             let at = *at.get(&used);
             let mut damaged = bytes.clone();
             damaged[at] ^= mask;
-            let salvage = read(&broken, &damaged);
+            let mut salvage = read(&broken, &damaged);
             let differing = check_laws(&salvage, model)?;
             let hit = objects_in(&intact, at..at + 1);
             if hit.is_empty() {
@@ -354,7 +366,7 @@ proptest! {
                 prop_assert!(!is_named || uncertain == 0, "byte {at}: {:?}", salvage.losses);
             }
             if index % 8 == 0 {
-                prop_assert_eq!(repaired(&salvage, &to), saved(&salvage));
+                prop_assert_eq!(repaired(&mut salvage, &to), saved(&salvage));
             }
         }
     }
@@ -373,12 +385,12 @@ proptest! {
             let page = page.get(&used) * PAGE;
             let mut damaged = bytes.clone();
             damaged[page..page + PAGE].fill(*fill);
-            let salvage = read(&broken, &damaged);
+            let mut salvage = read(&broken, &damaged);
             let differing = check_laws(&salvage, model)?;
             let possible = objects_in(&intact, page..page + PAGE);
             prop_assert!(differing.iter().all(|id| possible.contains(id)), "page {page}: {differing:?} of {possible:?} {:?} {:?}", salvage.losses, salvage.damage);
             if index % 8 == 0 {
-                prop_assert_eq!(repaired(&salvage, &to), saved(&salvage));
+                prop_assert_eq!(repaired(&mut salvage, &to), saved(&salvage));
             }
         }
     }
@@ -432,6 +444,35 @@ proptest! {
                 }
                 losses => prop_assert!(false, "{losses:?}"),
             }
+        }
+    }
+
+    /// A commit in two phases says when it is complete. redb takes nothing that is newer, however whole it looks, and so does the reader.
+    #[test]
+    fn transaction_after_one_in_two_phases_is_left_out_and_named(choices in choices(), pages in prop::collection::vec((any::<Index>(), any::<Index>(), any::<bool>()), 12)) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let stored = Stored::new(&path, &choices);
+        let crashes: Vec<_> = stored.images[..stored.images.len() - 1].windows(2).collect();
+        for (moment, page, is_torn) in &pages {
+            let [(before, older), (after, _)] = moment.get(&crashes) else { panic!("two moments") };
+            let is_written = |page: &usize| before.get(page * PAGE..(page + 1) * PAGE) != after.get(page * PAGE..(page + 1) * PAGE);
+            let written: Vec<usize> = (1..after.len() / PAGE).filter(is_written).collect();
+            let mut ended = after.clone();
+            // As if the transaction before had two phases, and the first phase of this one were on the disk.
+            ended[GOD_BYTE] = (ended[GOD_BYTE] ^ 1) | 4;
+            // The file becomes shorter last of all.
+            ended.extend(before.get(after.len()..).unwrap_or_default());
+            if *is_torn {
+                ended[page.get(&written) * PAGE..][..PAGE].fill(0);
+            }
+            let salvage = read(&path, &ended);
+            prop_assert!(salvage.is_whole(), "{:?}", salvage.damage);
+            prop_assert_eq!(&saved(&salvage), &older.live);
+            let kinds: Vec<FindingKind> = salvage.losses.iter().map(|finding| finding.kind).collect();
+            prop_assert_eq!(kinds, [FindingKind::Transaction]);
+            drop(salvage);
+            prop_assert_eq!(&served(&path, |_| ()), &older.live);
         }
     }
 
