@@ -281,11 +281,15 @@ impl DefinitionSet {
             let previous = definition.inputs.replace(inputs);
             let is_same_resource = previous
                 .is_some_and(|previous| (previous.spec, previous.names) == (inputs.spec, inputs.names));
+            // A resource that only terminates from now on is still the same to those who watch it.
+            let same_resource = definition.stored.as_ref().filter(|_| is_same_resource);
+            let same_ordinals =
+                same_resource.and_then(|resource| Some(resource.custom.as_ref()?.ordinals.clone()));
             let (first_ordinal, next_ordinal) = (self.first_ordinal, &mut self.next_ordinal);
             let built = if status::is_true(&definition.value, status::ESTABLISHED) {
                 definition.openapi_schemas = published(&definition.value).into_iter().map(Arc::new).collect();
                 resources(&definition.value, registry, |count| {
-                    next_ordinals(first_ordinal, next_ordinal, count)
+                    same_ordinals.unwrap_or_else(|| next_ordinals(first_ordinal, next_ordinal, count))
                 })
             } else {
                 definition.openapi_schemas.clear();

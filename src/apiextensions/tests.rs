@@ -144,3 +144,30 @@ fn definition_ordinals_wrap_around_after_the_last_one() {
     let ordinals: Vec<u32> = defined.unwrap().resources.iter().map(|resource| resource.ordinal).collect();
     assert_eq!(ordinals, [LAST_ORDINAL - 1, 10]);
 }
+
+/// Watches compare ordinals: one that begins while its definition starts to terminate must not end for that.
+#[test]
+fn terminating_definition_keeps_its_ordinals() {
+    let (registry, mut definition_set) = (registry(), DefinitionSet::new(10));
+    definition_set.put("as.g", Revision(2), definition("as", "A", "t"));
+    let mut resource_after = |change: &dyn Fn(&mut Value)| {
+        let mut value = Value::clone(&definition_set.value("as.g").unwrap());
+        change(&mut value);
+        definition_set.put("as.g", Revision(3), value);
+        let defined = round(&mut definition_set, &registry).1.unwrap();
+        let custom = defined.resources[0].custom.clone().unwrap();
+        (custom.ordinals.clone(), custom.is_terminating, defined.changed.len())
+    };
+    let (ordinals, ..) = resource_after(&|_| {});
+    let condition = json::read(br#"{"type":"Terminating","status":"True"}"#).unwrap();
+    let terminate = |value: &mut Value| {
+        let Value::Array(conditions) = value.entry("status").entry("conditions") else {
+            panic!("no conditions")
+        };
+        conditions.push(condition.clone());
+    };
+    assert_eq!(resource_after(&terminate), (ordinals.clone(), true, 0));
+    let preserve = |value: &mut Value| value.entry("spec").set("preserveUnknownFields", Value::Bool(false));
+    let (changed_ordinals, _, closed_types) = resource_after(&preserve);
+    assert!(changed_ordinals != ordinals && closed_types == 1);
+}

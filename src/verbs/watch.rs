@@ -87,7 +87,7 @@ pub async fn watch(
         is_current: {
             let (current_resource, resource) = (backend.current_resource.clone(), call.resource().clone());
             Box::new(move || {
-                current_resource(&resource).is_some_and(|current| Arc::ptr_eq(&current, &resource))
+                current_resource(&resource).is_some_and(|current| current.ordinal == resource.ordinal)
             })
         },
     });

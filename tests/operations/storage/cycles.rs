@@ -124,8 +124,12 @@ impl Cycles {
                 let foreign = self.disk.fill();
                 drop(pause);
                 let mut admin = server.admin();
-                let ballast = create_until_full(&mut admin);
-                let is_refused = || (running.load.refusals.load(Ordering::Relaxed) > 0).then_some(());
+                let mut ballast = Vec::new();
+                // The server makes space while it is full, so it may have to be filled again before a writer notices.
+                let is_refused = || {
+                    create_until_full(&mut admin, &mut ballast);
+                    (running.load.refusals.load(Ordering::Relaxed) > 0).then_some(())
+                };
                 poll(TIMEOUT, is_refused).expect("a writer that is told that the disk is full");
                 // It must also start, and delete, while there is no space.
                 if self.random.below(2) == 0 {
@@ -267,16 +271,15 @@ fn is_marker(payload: &str) -> impl Fn(&str, &Stored) -> bool + use<'_> {
     move |name, stored| name == MARKER && stored.has_payload(payload)
 }
 
-/// Creates large objects until the store is full. Returns their names.
-fn create_until_full(client: &mut Client) -> Vec<String> {
+/// Creates large objects until the store is full, and adds their names.
+fn create_until_full(client: &mut Client, names: &mut Vec<String>) {
     let payload = "x".repeat(BALLAST_BYTES);
-    let mut names = Vec::new();
     loop {
         let name = format!("{BALLAST}-{}", names.len());
         let response = client.post(MAPS, &map(&name, &payload));
         match response.status {
             201 => names.push(name),
-            507 => return names,
+            507 => return,
             other => panic!("{other}: {}", response.text()),
         }
         assert!(names.len() < 80, "the disk is never full");

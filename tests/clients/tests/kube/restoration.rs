@@ -54,6 +54,8 @@ async fn start(data: &Path, port: u16) -> (Handle, Client) {
     config.storage.engine = pilothouse::config::flag_groups::Engine::Redb;
     config.storage.data_dir = Some(data.to_owned());
     config.serving.secure_port = port;
+    // For the informers whose list is a watch.
+    config.api.feature_gates = vec!["WatchList=true".parse().unwrap()];
     let server = pilothouse::Server::start_async(config).await.expect("a server");
     let client = admin_client(&server).await;
     (server, client)
