@@ -99,7 +99,7 @@ async fn store_account(stores: &Stores) {
     store
         .unwrap()
         .unwrap()
-        .send(Create { draft, encrypted: None, permit: Permit::none() })
+        .send(Create { draft, stored: None, permit: Permit::none() })
         .await
         .unwrap()
         .unwrap();

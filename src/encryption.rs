@@ -15,7 +15,7 @@ use pilothouse_actors::encryption::{Decrypted, DecryptionError, Encryption as Lo
 use pilothouse_actors::engine::record::encode_content;
 use pilothouse_api::custom::definition::resource_of_store;
 use pilothouse_encryption::{Encryption, ResourceEncryption, Settings, WriteKey};
-use pilothouse_types::object::{Draft, EncryptedDraft, HIDDEN_KEY_BYTES, Key, Object, TypeName};
+use pilothouse_types::object::{Draft, HIDDEN_KEY_BYTES, Key, Object, StoredDraft, TypeName};
 
 use crate::limits::DECRYPTION_RETRY_PAUSE;
 
@@ -67,7 +67,7 @@ fn context(type_name: &TypeName, hidden_key: &Key) -> Vec<u8> {
 }
 
 impl LogEncryption for StoredEncryption {
-    fn encrypt(&self, type_name: &TypeName, draft: &Draft) -> Result<Option<EncryptedDraft>, String> {
+    fn encrypt(&self, type_name: &TypeName, draft: &Draft) -> Result<Option<StoredDraft>, String> {
         let Some(resource) =
             self.resource(type_name).filter(|resource| resource.write_key() != WriteKey::Clear)
         else {
@@ -77,7 +77,9 @@ impl LogEncryption for StoredEncryption {
         let content = encode_content(draft);
         let encrypted = resource.encrypt_identified(&content, &context).map_err(|error| error.to_string())?;
         match (encrypted.bytes, encrypted.key_id) {
-            (Cow::Owned(bytes), Some(key_id)) => Ok(Some(EncryptedDraft { bytes: bytes.into(), key_id })),
+            (Cow::Owned(bytes), Some(key_id)) => {
+                Ok(Some(StoredDraft { bytes: bytes.into(), key_id: Some(key_id) }))
+            }
             (Cow::Owned(_), None) => Err("nobody knows what has encrypted the object".to_owned()),
             // A reload has turned encryption off meanwhile.
             (Cow::Borrowed(_), _) => Ok(None),

@@ -33,7 +33,7 @@ use crate::log_time::LogClock;
 use crate::notifier::ChangeNotifiers;
 use crate::recover::{State, recover};
 use crate::space::{Space, SpaceLimits};
-use crate::store::{self, Retired, Store, StoreDeps};
+use crate::store::{self, OrderSource, Retired, Store, StoreDeps};
 use crate::trim_queue::TrimQueue;
 use crate::window::{Extent, WindowBounds};
 use crate::write_limiter::WriteLimiter;
@@ -174,7 +174,6 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
     // Until the actor exists its mailbox has the default capacity of 16, and would refuse the first burst of writes.
     startup.recv().map_err(|_| io::Error::other("the thread of the committer ended"))?;
     let deps = StoreDeps {
-        committer: committer.clone(),
         write_limiter: write_limiter.clone(),
         trims: trims.clone(),
         notifiers: notifiers.clone(),
@@ -185,21 +184,18 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
         history: options.history,
         housekeeping_interval: options.housekeeping_interval,
     };
-    let threads =
-        (0..options.store_threads.max(1)).map(|_| Arbiter::try_new()).collect::<Result<Vec<Arbiter>, _>>()?;
-    let directory = Directory {
-        idle: recovered.types,
-        running: HashMap::new(),
-        released: BTreeMap::new(),
-        threads,
-        committer_thread: Some(committer_thread),
-        window_bounds: options.window_bounds,
+    let directory = Directory::start_from(DirectoryParts {
+        states: recovered.types,
         first_revision,
         archive,
+        order: OrderSource::Log(committer.clone()),
+        committer_thread: Some(committer_thread),
+        store_threads: options.store_threads,
+        window_bounds: options.window_bounds,
         deps,
-    };
+    })?;
     Ok(Stores {
-        directory: directory.start(),
+        directory,
         committer,
         notifiers,
         fatal,
@@ -211,6 +207,26 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
         encryption,
         undecryptable: Arc::new(recovered.undecryptable),
     })
+}
+
+/// What a directory is made of.
+pub(crate) struct DirectoryParts {
+    /// The types that have objects or a history.
+    pub(crate) states: BTreeMap<TypeName, State>,
+    /// The revision of types without writes.
+    pub(crate) first_revision: Revision,
+    /// Reads history that does not fit into memory.
+    pub(crate) archive: Option<Arc<dyn Archive>>,
+    /// What gives writes their order.
+    pub(crate) order: OrderSource,
+    /// The thread of the committer, if there is one.
+    pub(crate) committer_thread: Option<Arbiter>,
+    /// The number of threads that stores share.
+    pub(crate) store_threads: usize,
+    /// How much history is kept in memory.
+    pub(crate) window_bounds: WindowBounds,
+    /// What every store needs.
+    pub(crate) deps: StoreDeps,
 }
 
 /// The actor. See the module documentation.
@@ -229,10 +245,29 @@ pub struct Directory {
     first_revision: Revision,
     /// Reads history that does not fit into memory.
     archive: Option<Arc<dyn Archive>>,
+    order: OrderSource,
     deps: StoreDeps,
 }
 
 impl Directory {
+    /// Starts the threads of the stores, and the directory on this one.
+    pub(crate) fn start_from(parts: DirectoryParts) -> io::Result<Addr<Directory>> {
+        let threads = (0..parts.store_threads.max(1)).map(|_| Arbiter::try_new());
+        let directory = Directory {
+            idle: parts.states,
+            running: HashMap::new(),
+            released: BTreeMap::new(),
+            threads: threads.collect::<io::Result<_>>()?,
+            committer_thread: parts.committer_thread,
+            window_bounds: parts.window_bounds,
+            first_revision: parts.first_revision,
+            archive: parts.archive,
+            order: parts.order,
+            deps: parts.deps,
+        };
+        Ok(directory.start())
+    }
+
     fn find(&mut self, type_name: &TypeName) -> Result<Addr<Store>, StoreError> {
         if let Some(store) = self.running.get(type_name) {
             return if store.connected() { Ok(store.clone()) } else { Err(StoreError::Unavailable) };
@@ -248,8 +283,9 @@ impl Directory {
                 .map(|archive| ArchiveReader::new(Arc::clone(archive), type_name.clone()));
             State::empty(self.first_revision, &self.window_bounds, archive_reader)
         });
-        let (name, deps) = (type_name.clone(), self.deps.clone());
-        let store = Store::start_in_arbiter(&thread.handle(), move |ctx| Store::new(name, state, deps, ctx));
+        let (name, order, deps) = (type_name.clone(), self.order.clone(), self.deps.clone());
+        let store =
+            Store::start_in_arbiter(&thread.handle(), move |ctx| Store::new(name, state, order, deps, ctx));
         self.running.insert(type_name.clone(), store.clone());
         Ok(store)
     }
@@ -351,14 +387,19 @@ impl Handler<Stop> for Directory {
     type Result = ResponseFuture<Result<(), StoreError>>;
 
     fn handle(&mut self, _: Stop, _: &mut Self::Context) -> Self::Result {
-        let committer = self.deps.committer.clone();
+        let order = self.order.clone();
         let stores: Vec<Addr<Store>> = self.running.drain().map(|(_, store)| store).collect();
         let threads = std::mem::take(&mut self.threads);
         let committer_thread = self.committer_thread.take();
         self.idle.clear();
         self.released.clear();
         Box::pin(async move {
-            let closed = committer.send(committer::Stop).await.unwrap_or(Err(StoreError::Unavailable));
+            let closed = match order {
+                OrderSource::Log(committer) => {
+                    committer.send(committer::Stop).await.unwrap_or(Err(StoreError::Unavailable))
+                }
+                OrderSource::Shared(..) => Ok(()),
+            };
             // The committer has notified the stores of their last writes before it answered; a store handles this message after
             // those.
             for store in stores {

@@ -15,13 +15,13 @@
 use std::fmt;
 
 use pilothouse_types::object::{
-    Draft, EncryptedDraft, EncryptionKeyId, HIDDEN_KEY_BYTES, Key, Object, TypeName,
+    Draft, EncryptionKeyId, HIDDEN_KEY_BYTES, Key, Object, StoredDraft, TypeName,
 };
 
 /// Encrypts and decrypts records. Its methods may be called from any thread.
 pub trait Encryption: Send + Sync {
     /// Encrypts a draft for the log; `None` if its type is stored in clear text. It does not wait.
-    fn encrypt(&self, type_name: &TypeName, draft: &Draft) -> Result<Option<EncryptedDraft>, String>;
+    fn encrypt(&self, type_name: &TypeName, draft: &Draft) -> Result<Option<StoredDraft>, String>;
 
     /// Whether the stored form of an object has the encryption, or none, that it would get if it were written now.
     fn is_current(&self, type_name: &TypeName, object: &Object) -> bool;
@@ -77,7 +77,7 @@ pub enum DecryptionError {
 pub struct NoEncryption;
 
 impl Encryption for NoEncryption {
-    fn encrypt(&self, _: &TypeName, _: &Draft) -> Result<Option<EncryptedDraft>, String> {
+    fn encrypt(&self, _: &TypeName, _: &Draft) -> Result<Option<StoredDraft>, String> {
         Ok(None)
     }
 

@@ -6,6 +6,7 @@
 //! - [`pilothouse_types`] has the plain data, such as the stored object; [`event`] is a change, [`window`] holds recent ones, [`archive`] and
 //!   [`point_in_time`] older ones;
 //! - [`engine`] is the log, [`log_time`] its clock, [`encryption`] what it knows of encryption at rest, [`committer`] writes it, [`store`] owns the objects of a type, [`directory`] finds stores;
+//! - [`shared_log`] is a log that several servers share, instead of engine and committer; [`shared_storage`] starts stores over it;
 //! - [`notifier`] announces a change, [`broadcaster`] and [`watch_index`] find the watches that it concerns, [`session_waker`] calls a
 //!   session, [`session`] and [`watch_event`] make its events, [`session::feed`] is what the client reads;
 //! - [`authenticator`] and [`authorizer`] check requests;
@@ -41,6 +42,8 @@ pub mod rates;
 pub mod recover;
 pub mod session;
 pub mod session_waker;
+pub mod shared_log;
+pub mod shared_storage;
 pub mod snapshot;
 pub mod space;
 pub mod store;

@@ -158,3 +158,10 @@ pub const COMPACTION_BYTES_PER_QUIET_SECOND: u64 = 4 << 20;
 
 /// By how much a clock must have gone back to count as set back. Smaller steps are normal clock corrections.
 pub const CLOCK_SET_BACK: Duration = Duration::from_secs(1);
+/// How often a store proposes a write to a shared log that was refused for a state which has changed again. Then the client gets a 429.
+pub const PROPOSAL_ATTEMPTS: u32 = 5;
+/// Bytes of changes of a shared log that stores may not have applied yet. Above that, the log is followed no further, and it keeps the
+/// rest.
+pub const UNAPPLIED_BYTES: usize = 64 << 20;
+/// How long to wait before a shared log is followed again, when it could not be.
+pub const FOLLOW_PAUSE: Duration = Duration::from_millis(250);

@@ -223,6 +223,11 @@ impl Window {
         self.head.fetch_max(revision.0, Ordering::Release);
     }
 
+    /// Nothing has happened to the type up to this revision, which counts the changes of other types as well. Only its store calls this.
+    pub fn advance_head(&self, revision: Revision) {
+        self.head.fetch_max(revision.0, Ordering::Release);
+    }
+
     /// Drops at most `limit` events from before `horizon` and returns their stubs.
     pub fn forget_before(&self, horizon: LogTime, limit: usize) -> Vec<EventStub> {
         let mut inner = self.write();

@@ -403,7 +403,7 @@ mod tests {
         let key = Key::namespaced("n", "p");
         let draft =
             Draft { key, bytes: bytes.into(), revision_offset: head.len(), item_offset: 1, labels, fields };
-        store.send(Create { draft, encrypted: None, permit: Permit::none() }).await.unwrap().unwrap();
+        store.send(Create { draft, stored: None, permit: Permit::none() }).await.unwrap().unwrap();
 
         let decide = |name: &str, action: Action| judge(&policy, &node(name), &action, Vec::new());
         assert_eq!(decide("a", action("get", "", "secrets", "n", "s")), Ok(()));

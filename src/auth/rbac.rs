@@ -174,7 +174,7 @@ mod tests {
     }
 
     async fn create(stores: &Stores, resource: &str, key: Key, fields: &str) {
-        let create = Create { draft: draft(key, fields), encrypted: None, permit: Permit::none() };
+        let create = Create { draft: draft(key, fields), stored: None, permit: Permit::none() };
         store(stores, resource).await.send(create).await.unwrap().unwrap();
     }
 

@@ -49,7 +49,7 @@ fn content_is_bound_to_type_and_key() {
         |type_name: &TypeName, hidden_key: &Key| encryption.decrypt(type_name, hidden_key, &stored.bytes);
     let decrypted = read(&secrets, &hidden(&secrets, &key)).unwrap();
     assert_eq!(decrypted.content, encode_content(&draft(key.clone())));
-    assert_eq!(decrypted.key_id, stored.key_id);
+    assert_eq!(Some(decrypted.key_id), stored.key_id);
     let other = Key::namespaced("n", "b");
     assert!(read(&secrets, &hidden(&secrets, &other)).is_err(), "moved to another key");
     let kites = TypeName::new("custom/kites.toys.example");
@@ -76,9 +76,9 @@ fn keys_of_the_same_name_are_told_apart_by_their_secrets() {
     let stored = before.encrypt(&secrets, &draft).unwrap().unwrap();
     let hidden_key = after.hidden_key(&secrets, &draft.key);
     let decrypted = after.decrypt(&secrets, &hidden_key, &stored.bytes).unwrap();
-    assert_eq!(decrypted.key_id, stored.key_id);
-    let object = |key_id| Object::new(draft.clone(), Revision(2)).encrypted_with(key_id);
-    assert!(!after.is_current(&secrets, &object(decrypted.key_id)), "it has the old secret");
+    assert_eq!(Some(decrypted.key_id), stored.key_id);
+    let object = |key_id| Object::new(draft.clone(), Revision(2)).with_encryption(key_id);
+    assert!(!after.is_current(&secrets, &object(Some(decrypted.key_id))), "it has the old secret");
     let rewritten = after.encrypt(&secrets, &draft).unwrap().unwrap();
     assert!(after.is_current(&secrets, &object(rewritten.key_id)));
 }
@@ -110,7 +110,7 @@ fn object_is_current_if_it_is_stored_as_it_would_be_now() {
     let object = || Object::new(draft(Key::namespaced("n", "a")), Revision(2));
     let stored = encryption.encrypt(&secrets, &draft(Key::namespaced("n", "a"))).unwrap().unwrap();
     assert!(!encryption.is_current(&secrets, &object()), "it was stored before encryption was turned on");
-    assert!(encryption.is_current(&secrets, &object().encrypted_with(stored.key_id)));
+    assert!(encryption.is_current(&secrets, &object().with_encryption(stored.key_id)));
     assert!(encryption.is_current(&maps, &object()));
-    assert!(!encryption.is_current(&maps, &object().encrypted_with(stored.key_id)));
+    assert!(!encryption.is_current(&maps, &object().with_encryption(stored.key_id)));
 }

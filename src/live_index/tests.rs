@@ -65,7 +65,7 @@ fn draft(name: &str, version: &str, spec: &str) -> Draft {
 
 async fn create(stores: &Stores, name: &str, version: &str, spec: &str) -> Revision {
     let store = stores.directory.send(Find { type_name: TYPE.type_name() }).await.unwrap().unwrap();
-    let create = Create { draft: draft(name, version, spec), encrypted: None, permit: Permit::none() };
+    let create = Create { draft: draft(name, version, spec), stored: None, permit: Permit::none() };
     store.send(create).await.unwrap().unwrap().revision
 }
 
@@ -91,7 +91,7 @@ async fn reports_unreadable_objects(options: Options) {
     let store = stores.directory.send(Find { type_name: TYPE.type_name() }).await.unwrap().unwrap();
     let (draft, permit) = (draft("malformed", "v1", "{}"), Permit::none());
     store
-        .send(Replace { draft, encrypted: None, expected: malformed_revision, permit, turn: None })
+        .send(Replace { draft, stored: None, expected: malformed_revision, permit, turn: None })
         .await
         .unwrap()
         .unwrap();
@@ -169,7 +169,7 @@ async fn reported_types(contents: &str) -> Vec<String> {
         let bytes = format!(r#"{head}"}},{contents}}}"#).into();
         let (key, labels, fields) = (Key::cluster("v1.x"), Pairs::default(), Pairs::default());
         let draft = Draft { key, bytes, revision_offset: head.len(), item_offset: 1, labels, fields };
-        store.send(Create { draft, encrypted: None, permit: Permit::none() }).await.unwrap().unwrap();
+        store.send(Create { draft, stored: None, permit: Permit::none() }).await.unwrap().unwrap();
     }
     let clock = Clock::manual(Timestamp(0));
     let (metrics, pool) = (Arc::new(Metrics::new(Timestamp(0)).unwrap()), Pool::new(clock.clone()));

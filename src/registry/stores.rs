@@ -16,7 +16,7 @@ use pilothouse_actors::store::{
     AdvanceRevision, Create, Get, GetSettled, OpenWatch, Position, Remove, Replace, Store, TakeSnapshot,
 };
 use pilothouse_types::error::StoreError;
-use pilothouse_types::object::{Draft, EncryptedDraft, Key, Object, Revision, TypeName};
+use pilothouse_types::object::{Draft, Key, Object, Revision, StoredDraft, TypeName};
 use tokio::time::timeout;
 
 use crate::limits::TURN_TIMEOUT;
@@ -46,7 +46,7 @@ impl Stores {
 
     /// The form in which the log gets a draft, if its type is encrypted at rest. Every write passes here: what cannot be encrypted
     /// is not written.
-    fn encrypt(&self, type_name: &TypeName, draft: &Draft) -> StoreResult<Option<EncryptedDraft>> {
+    fn encrypt(&self, type_name: &TypeName, draft: &Draft) -> StoreResult<Option<StoredDraft>> {
         self.encryption.encrypt(type_name, draft).map_err(StoreError::NotEncrypted)
     }
 
@@ -64,8 +64,8 @@ impl Stores {
         draft: Draft,
         permit: &Permit,
     ) -> StoreResult<Arc<Object>> {
-        let encrypted = self.encrypt(type_name, &draft)?;
-        self.send(type_name, Create { draft, encrypted, permit: permit.clone() }).await
+        let stored = self.encrypt(type_name, &draft)?;
+        self.send(type_name, Create { draft, stored, permit: permit.clone() }).await
     }
 
     /// Replaces an object if its revision is still the expected one.
@@ -88,8 +88,8 @@ impl Stores {
         permit: &Permit,
         turn: Option<WriteTurn>,
     ) -> StoreResult<Arc<Object>> {
-        let encrypted = self.encrypt(type_name, &draft)?;
-        self.send(type_name, Replace { draft, encrypted, expected, permit: permit.clone(), turn }).await
+        let stored = self.encrypt(type_name, &draft)?;
+        self.send(type_name, Replace { draft, stored, expected, permit: permit.clone(), turn }).await
     }
 
     /// Removes an object if its revision is still the expected one.

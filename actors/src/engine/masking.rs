@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use pilothouse_types::object::{
-    Draft, EncryptedDraft, EncryptionKeyId, HIDDEN_KEY_BYTES, Key, Object, TypeName,
+    Draft, EncryptionKeyId, HIDDEN_KEY_BYTES, Key, Object, StoredDraft, TypeName,
 };
 
 use crate::encryption::{Decrypted, DecryptionError, Encryption};
@@ -24,12 +24,12 @@ pub struct MaskingEncryption {
 }
 
 impl Encryption for MaskingEncryption {
-    fn encrypt(&self, _: &TypeName, draft: &Draft) -> Result<Option<EncryptedDraft>, String> {
+    fn encrypt(&self, _: &TypeName, draft: &Draft) -> Result<Option<StoredDraft>, String> {
         if self.is_off.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let bytes: Vec<u8> = encode_content(draft).iter().map(|byte| byte ^ MASK).collect();
-        Ok(Some(EncryptedDraft { bytes: bytes.into(), key_id: KEY }))
+        Ok(Some(StoredDraft { bytes: bytes.into(), key_id: Some(KEY) }))
     }
 
     fn is_current(&self, _: &TypeName, object: &Object) -> bool {

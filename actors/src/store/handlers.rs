@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use actix::{ActorContext, Handler, MessageResult, ResponseFuture};
+use actix::{ActorContext, Handler, MessageResult, Response, ResponseFuture};
 use pilothouse_types::error::StoreError;
 use tokio::sync::oneshot;
 
@@ -13,12 +13,12 @@ use crate::recover::State;
 use crate::snapshot::Snapshot;
 use crate::store::write_turns::{self, EndTurn, TakeTurn, TurnMode};
 
-use super::Store;
 use super::messages::{
     AdvanceRevision, Create, Expire, Get, GetSettled, ObjectResult, OpenWatch, Position, Remove, Replace,
     Retire, Retired, Stop, TakeSnapshot,
 };
 use super::writes::{NewObject, Responder, WriteCommand};
+use super::{Order, Store};
 
 /// Waits for the reply of a request that the store has accepted.
 fn wait_for_reply<T: Send + 'static>(
@@ -31,8 +31,8 @@ impl Handler<Create> for Store {
     type Result = ResponseFuture<ObjectResult>;
 
     fn handle(&mut self, command: Create, _: &mut Self::Context) -> Self::Result {
-        let Create { draft, encrypted, permit } = command;
-        wait_for_reply(self.submit(WriteCommand::Create(NewObject { draft, encrypted }), permit))
+        let Create { draft, stored, permit } = command;
+        wait_for_reply(self.submit(WriteCommand::Create(NewObject { draft, stored }), permit, None))
     }
 }
 
@@ -40,10 +40,12 @@ impl Handler<Replace> for Store {
     type Result = ResponseFuture<ObjectResult>;
 
     fn handle(&mut self, command: Replace, _: &mut Self::Context) -> Self::Result {
-        let Replace { draft, encrypted, expected, permit, turn } = command;
-        let receiver = self.submit(WriteCommand::Replace(NewObject { draft, encrypted }, expected), permit);
-        drop(turn);
-        wait_for_reply(receiver)
+        let Replace { draft, stored, expected, permit, turn } = command;
+        wait_for_reply(self.submit(
+            WriteCommand::Replace(NewObject { draft, stored }, expected),
+            permit,
+            turn,
+        ))
     }
 }
 
@@ -52,15 +54,15 @@ impl Handler<Remove> for Store {
 
     fn handle(&mut self, command: Remove, _: &mut Self::Context) -> Self::Result {
         let Remove { key, expected, permit } = command;
-        wait_for_reply(self.submit(WriteCommand::Remove(key, expected), permit))
+        wait_for_reply(self.submit(WriteCommand::Remove(key, expected), permit, None))
     }
 }
 
 impl Handler<Get> for Store {
-    type Result = ObjectResult;
+    type Result = Response<ObjectResult>;
 
-    fn handle(&mut self, command: Get, _: &mut Self::Context) -> Self::Result {
-        self.lookup(&command.key).ok_or(StoreError::NotFound)
+    fn handle(&mut self, Get { key, permit }: Get, _: &mut Self::Context) -> Self::Result {
+        self.read(permit, move |state| state.lookup(&key).ok_or(StoreError::NotFound))
     }
 }
 
@@ -73,13 +75,15 @@ impl Handler<AdvanceRevision> for Store {
         _: &mut Self::Context,
     ) -> Self::Result {
         let (reply, receiver) = oneshot::channel();
-        if self.is_unavailable() {
+        if self.order.is_unavailable(&self.state) {
             return Box::pin(async { Err(StoreError::Unavailable) });
         }
-        let Some(slot) = self.deps.write_limiter.take(0) else {
+        // A shared log counts the changes of all types, so its revision rises by itself.
+        let Order::Log(order) = &mut self.order else { return Box::pin(async { Ok(()) }) };
+        let Some(slot) = self.state.deps.write_limiter.take(0) else {
             return Box::pin(async { Err(StoreError::Busy) });
         };
-        self.advance_revision(above, Responder::new(reply, permit, slot));
+        order.advance_revision(&self.state, above, Responder::new(reply, permit, slot));
         wait_for_reply(receiver)
     }
 }
@@ -90,14 +94,11 @@ impl Handler<GetSettled> for Store {
     fn handle(&mut self, command: GetSettled, _: &mut Self::Context) -> Self::Result {
         let GetSettled { key, rollbacks, permit } = command;
         let (reader, receiver) = QueuedReader::new(permit);
-        let is_unavailable = self.is_unavailable();
-        match self.in_flight.get_mut(&key) {
-            _ if is_unavailable => reader.answer(Err(StoreError::Unavailable)),
-            _ if rollbacks.is_some_and(|rollbacks| rollbacks != self.rollbacks) => {
-                reader.answer(Err(StoreError::NoSpace));
-            }
-            Some(entry) => entry.queue.push_reader(entry.last, reader),
-            None => reader.answer(Ok(self.lookup(&key))),
+        match &mut self.order {
+            Order::Log(order) => order.read_settled(&self.state, &key, rollbacks, reader),
+            Order::Shared(order) => order.read_latest(Box::new(move |state| {
+                reader.answer(state.map(|state| state.lookup(&key)));
+            })),
         }
         wait_for_reply(receiver)
     }
@@ -111,13 +112,13 @@ impl Handler<TakeTurn> for Store {
         let (waiter, pending) = write_turns::TurnWaiter::new(permit);
         let waits = match turn {
             TurnMode::Always => true,
-            TurnMode::IfContended => self.in_flight.contains_key(&key) || self.turns.is_taken(&key),
+            TurnMode::IfContended => self.order.has_write(&key) || self.turns.is_taken(&key),
             TurnMode::Never => false,
         };
-        if self.is_unavailable() {
+        if self.order.is_unavailable(&self.state) {
             waiter.answer(Err(StoreError::Unavailable));
         } else if !waits {
-            waiter.answer(Ok(self.base_state(&key, None)));
+            self.answer_turn(&key, waiter, None);
         } else if let Some(first) = self.turns.enter(&key, waiter) {
             self.give_turn(&key, first, ctx);
         }
@@ -136,19 +137,21 @@ impl Handler<EndTurn> for Store {
 }
 
 impl Handler<TakeSnapshot> for Store {
-    type Result = Result<Snapshot, StoreError>;
+    type Result = Response<Result<Snapshot, StoreError>>;
 
-    fn handle(&mut self, _: TakeSnapshot, _: &mut Self::Context) -> Self::Result {
-        Ok(self.snapshot.clone())
+    fn handle(&mut self, TakeSnapshot { permit }: TakeSnapshot, _: &mut Self::Context) -> Self::Result {
+        self.read(permit, |state| Ok(state.snapshot.clone()))
     }
 }
 
 impl Handler<OpenWatch> for Store {
-    type Result = Result<Position, StoreError>;
+    type Result = Response<Result<Position, StoreError>>;
 
-    fn handle(&mut self, _: OpenWatch, _: &mut Self::Context) -> Self::Result {
-        let (window, snapshot) = (Arc::clone(&self.window), self.snapshot.clone());
-        Ok(Position { window, snapshot, history: self.deps.history, now: self.deps.clock.now() })
+    fn handle(&mut self, OpenWatch { permit }: OpenWatch, _: &mut Self::Context) -> Self::Result {
+        self.read(permit, |state| {
+            let (window, snapshot) = (Arc::clone(&state.window), state.snapshot.clone());
+            Ok(Position { window, snapshot, history: state.deps.history, now: state.deps.clock.now() })
+        })
     }
 }
 
@@ -156,12 +159,8 @@ impl Handler<Committed> for Store {
     type Result = ();
 
     fn handle(&mut self, event: Committed, _: &mut Self::Context) {
-        match event.through {
-            Ok(revision) => self.publish(revision),
-            // Every batch with writes of that time reports it; the first report has undone all of them.
-            Err(StoreError::NoSpace) if event.rollbacks < self.rollbacks => {}
-            Err(StoreError::NoSpace) => self.roll_back(),
-            Err(_) => self.fail_pending(),
+        if let Order::Log(order) = &mut self.order {
+            order.handle_committed(&mut self.state, &event);
         }
     }
 }
@@ -170,7 +169,7 @@ impl Handler<Expire> for Store {
     type Result = usize;
 
     fn handle(&mut self, _: Expire, _: &mut Self::Context) -> Self::Result {
-        self.expire(self.deps.clock.now())
+        self.state.expire(self.state.deps.clock.now())
     }
 }
 
@@ -178,21 +177,26 @@ impl Handler<Retire> for Store {
     type Result = MessageResult<Retire>;
 
     fn handle(&mut self, _: Retire, ctx: &mut Self::Context) -> Self::Result {
-        let in_flight = !self.pending.is_empty() || !self.in_flight.is_empty() || !self.turns.is_empty();
-        let extent = self.window.extent();
-        MessageResult(if !self.snapshot.objects.is_empty() {
+        let Store { state, order, turns } = self;
+        let in_flight = order.is_busy() || !turns.is_empty();
+        let extent = state.window.extent();
+        MessageResult(if !state.snapshot.objects.is_empty() {
             Retired::HasObjects
-        } else if self.is_unavailable()
+        } else if order.is_unavailable(state)
             || in_flight
-            || (extent.events + extent.archived) > self.deps.trims.room() / 2
+            || (extent.events + extent.archived) > state.deps.trims.room() / 2
         {
             Retired::Busy
         } else {
-            let dropped = self.window.forget_before(LogTime::MAX, usize::MAX);
-            self.trim(&dropped);
+            let dropped = state.window.forget_before(LogTime::MAX, usize::MAX);
+            state.trim(&dropped);
             ctx.stop();
-            let (snapshot, window) = (self.snapshot.clone(), Arc::clone(&self.window));
-            Retired::Ended(State { snapshot, window, last: self.last, rollbacks: self.rollbacks })
+            let (snapshot, window) = (state.snapshot.clone(), Arc::clone(&state.window));
+            let (last, rollbacks) = match order {
+                Order::Log(order) => (order.last, order.rollbacks),
+                Order::Shared(_) => (state.snapshot.revision, 0),
+            };
+            Retired::Ended(State { snapshot, window, last, rollbacks })
         })
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use actix::Message;
 use pilothouse_types::error::StoreError;
-use pilothouse_types::object::{Draft, EncryptedDraft, Key, Object, Revision};
+use pilothouse_types::object::{Draft, Key, Object, Revision, StoredDraft};
 
 use crate::log_time::LogTime;
 use crate::permit::Permit;
@@ -24,8 +24,8 @@ pub type ObjectResult = Result<Arc<Object>, StoreError>;
 pub struct Create {
     /// The object.
     pub draft: Draft,
-    /// What is written to the log instead, if the resource is encrypted at rest.
-    pub encrypted: Option<EncryptedDraft>,
+    /// What is written to the log instead: its encrypted form, or the form of a shared log.
+    pub stored: Option<StoredDraft>,
     /// The seat of the request.
     pub permit: Permit,
 }
@@ -37,8 +37,8 @@ pub struct Create {
 pub struct Replace {
     /// The object.
     pub draft: Draft,
-    /// What is written to the log instead, if the resource is encrypted at rest.
-    pub encrypted: Option<EncryptedDraft>,
+    /// What is written to the log instead: its encrypted form, or the form of a shared log.
+    pub stored: Option<StoredDraft>,
     /// The version it was made from.
     pub expected: Revision,
     /// The seat of the request.

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use pilothouse_types::error::StoreError;
-use pilothouse_types::object::{Draft, EncryptedDraft, Key, Object, Revision};
+use pilothouse_types::object::{Draft, Key, Object, Revision, StoredDraft};
 use tokio::sync::oneshot;
 
 use crate::event::Event;
@@ -22,11 +23,40 @@ pub(super) enum WriteCommand {
 /// What is to be stored.
 pub(super) struct NewObject {
     pub(super) draft: Draft,
-    /// What the log gets instead, if the resource is encrypted.
-    pub(super) encrypted: Option<EncryptedDraft>,
+    /// What the log gets instead, if it does not get the draft itself.
+    pub(super) stored: Option<StoredDraft>,
+}
+
+impl NewObject {
+    /// What a shared log gets.
+    pub(super) fn stored_bytes(&self) -> Option<&Bytes> {
+        self.stored.as_ref().map(|stored| &stored.bytes)
+    }
+
+    /// The object once it has a revision.
+    pub(super) fn object_at(&self, revision: Revision) -> Object {
+        let key_id = self.stored.as_ref().and_then(|stored| stored.key_id);
+        Object::new(self.draft.clone(), revision).with_encryption(key_id)
+    }
 }
 
 impl WriteCommand {
+    /// The revision at which the object must be; `None` if it must not exist.
+    pub(super) fn expected(&self) -> Option<Revision> {
+        match self {
+            WriteCommand::Create(_) => None,
+            WriteCommand::Replace(_, expected) | WriteCommand::Remove(_, expected) => Some(*expected),
+        }
+    }
+
+    /// The new object, unless it is to be removed.
+    pub(super) fn new_object(&self) -> Option<&NewObject> {
+        match self {
+            WriteCommand::Create(new) | WriteCommand::Replace(new, _) => Some(new),
+            WriteCommand::Remove(..) => None,
+        }
+    }
+
     pub(super) fn key(&self) -> &Key {
         match self {
             WriteCommand::Create(new) | WriteCommand::Replace(new, _) => &new.draft.key,

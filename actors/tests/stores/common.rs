@@ -14,7 +14,7 @@ use pilothouse_actors::event::Event;
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::{Create, ObjectResult, OpenWatch, Position, Remove, Replace, Store};
 use pilothouse_actors::window::Read;
-use pilothouse_types::object::{Draft, EncryptedDraft, Key, Object, Pairs, Revision, TypeName};
+use pilothouse_types::object::{Draft, Key, Object, Pairs, Revision, StoredDraft, TypeName};
 
 /// An object whose bytes hold a body that tests recognise.
 pub fn draft(key: &str, body: &str) -> Draft {
@@ -63,7 +63,7 @@ pub fn encrypt_writes(encryption: Arc<MaskingEncryption>) {
     ENCRYPTION.set(Some(encryption));
 }
 
-fn encrypted(draft: &Draft) -> Option<EncryptedDraft> {
+fn encrypted(draft: &Draft) -> Option<StoredDraft> {
     let encryption = ENCRYPTION.with_borrow(Clone::clone)?;
     // It does not depend on the type.
     encryption.encrypt(&TypeName::new(""), draft).unwrap()
@@ -71,14 +71,14 @@ fn encrypted(draft: &Draft) -> Option<EncryptedDraft> {
 
 pub async fn create(store: &Addr<Store>, key: &str, body: &str) -> ObjectResult {
     let draft = draft(key, body);
-    let encrypted = encrypted(&draft);
-    store.send(Create { draft, encrypted, permit: Permit::none() }).await.unwrap()
+    let stored = encrypted(&draft);
+    store.send(Create { draft, stored, permit: Permit::none() }).await.unwrap()
 }
 
 pub async fn replace(store: &Addr<Store>, key: &str, body: &str, expected: Revision) -> ObjectResult {
     let draft = draft(key, body);
-    let encrypted = encrypted(&draft);
-    store.send(Replace { draft, encrypted, expected, permit: Permit::none(), turn: None }).await.unwrap()
+    let stored = encrypted(&draft);
+    store.send(Replace { draft, stored, expected, permit: Permit::none(), turn: None }).await.unwrap()
 }
 
 pub async fn remove(store: &Addr<Store>, key: &str, expected: Revision) -> ObjectResult {

@@ -7,3 +7,4 @@ mod delivery;
 mod encrypted;
 mod failure;
 mod model;
+mod shared;

@@ -483,6 +483,12 @@ impl Status {
         Status::bare(503, "ServiceUnavailable", message)
     }
 
+    /// 503: the servers that keep the data do not answer. The server comes back by itself, so clients are told to retry.
+    fn unreachable_storage() -> Box<Status> {
+        let details = Some(Details { retry_after_seconds: 1, ..Details::default() });
+        Box::new(Status { details, ..*Status::unavailable("the storage backend cannot be reached") })
+    }
+
     /// 507: the store has no space left. The message is the one by which operators and monitoring know a full etcd.
     pub fn no_space() -> Box<Status> {
         Status::bare(507, "InternalError", "etcdserver: mvcc: database space exceeded")
@@ -517,6 +523,12 @@ impl Status {
             StoreError::NoSpace => Status::no_space(),
             StoreError::Busy => Status::too_many_requests("too many requests, please try again later", 1),
             StoreError::Unavailable => Status::unavailable("the storage backend is unavailable"),
+            StoreError::Unreachable => Status::unreachable_storage(),
+            StoreError::UnknownOutcome => Status::bare(
+                504,
+                "Timeout",
+                "Timeout: request did not complete within requested timeout - context deadline exceeded",
+            ),
         }
     }
 
@@ -560,6 +572,8 @@ mod tests {
             (StoreError::NoSpace, 507, "InternalError", None),
             (StoreError::Busy, 429, "TooManyRequests", Some(1)),
             (StoreError::Unavailable, 503, "ServiceUnavailable", None),
+            (StoreError::Unreachable, 503, "ServiceUnavailable", Some(1)),
+            (StoreError::UnknownOutcome, 504, "Timeout", None),
         ];
         for (error, code, reason, retry) in table {
             let status = Status::from_store(&error, DEPLOYMENTS, "d");

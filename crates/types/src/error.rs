@@ -28,6 +28,12 @@ pub enum StoreError {
     /// The resource is encrypted at rest, and the object cannot be encrypted. Nothing was written.
     #[error("the object cannot be encrypted: {0}")]
     NotEncrypted(String),
+    /// The log that several servers share does not answer. Nothing was written.
+    #[error("the shared log does not answer")]
+    Unreachable,
+    /// Nobody knows whether the write happened: the connection to the shared log broke while it was on its way.
+    #[error("it is unknown whether the object was written")]
+    UnknownOutcome,
     /// A queue is full. The same command may succeed a moment later.
     #[error("too many writes are waiting")]
     Busy,

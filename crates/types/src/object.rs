@@ -15,7 +15,7 @@ use crate::lock::Lock;
 use crate::memory::{MemoryBudget, OutOfMemory, reserved_bytes};
 use crate::stored_form::StoredForm;
 
-pub use crate::stored_form::{EncryptedDraft, EncryptionKeyId, UnreadableReason};
+pub use crate::stored_form::{EncryptionKeyId, StoredDraft, UnreadableReason};
 
 /// The position of a change in the history of one type. Comparable only within that type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -276,6 +276,15 @@ impl Object {
     #[must_use]
     pub fn encrypted_with(self, key_id: EncryptionKeyId) -> Object {
         Object { stored_form: StoredForm::Encrypted(key_id), ..self }
+    }
+
+    /// The same object, stored in the form that this key encrypted, if any.
+    #[must_use]
+    pub fn with_encryption(self, key_id: Option<EncryptionKeyId>) -> Object {
+        match key_id {
+            Some(key_id) => self.encrypted_with(key_id),
+            None => self,
+        }
     }
 
     /// What encrypted the stored form; `None` if it is in clear text or cannot be read.

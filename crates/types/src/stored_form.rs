@@ -8,13 +8,14 @@ use bytes::Bytes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EncryptionKeyId(pub u64);
 
-/// A draft as it is written to the log of a resource that is encrypted at rest.
+/// A draft as it is written to the log, where that is not the draft itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EncryptedDraft {
-    /// The encrypted draft, key and labels included.
+pub struct StoredDraft {
+    /// The stored form. In a log of this server, it is the encrypted draft, key and labels included; in a shared log, it is what all
+    /// its servers understand.
     pub bytes: Bytes,
-    /// What encrypted it.
-    pub key_id: EncryptionKeyId,
+    /// What encrypted it, if it is encrypted. It always is in a log of this server.
+    pub key_id: Option<EncryptionKeyId>,
 }
 
 /// How a version of an object is stored.

@@ -232,7 +232,7 @@ async fn writes_in_turn_build_on_pending_state_and_share_commits() {
         assert_eq!((object.revision, basis.is_durable), (Revision(first.0 + number), number == 0));
         let change = Replace {
             draft: draft("hot", &number.to_string()),
-            encrypted: None,
+            stored: None,
             expected: object.revision,
             permit: Permit::none(),
             turn: Some(basis.turn.unwrap()),
@@ -314,7 +314,7 @@ async fn dropped_request_keeps_its_permit_until_durable() {
     let slots = Arc::new(Semaphore::new(1));
     let permit = Permit::holding(Arc::clone(&slots).try_acquire_owned().unwrap());
     faults.hold();
-    let request = pods.send(Create { draft: draft("a", ""), encrypted: None, permit });
+    let request = pods.send(Create { draft: draft("a", ""), stored: None, permit });
     wait_for_writes(&stores, 1).await;
     drop(request);
     assert_eq!(slots.available_permits(), 0);

@@ -70,7 +70,7 @@ impl Fixture {
             fields: Pairs::default(),
         };
         let store = self.store(plural).await;
-        store.send(Create { draft, encrypted: None, permit: Permit::none() }).await.unwrap().unwrap();
+        store.send(Create { draft, stored: None, permit: Permit::none() }).await.unwrap().unwrap();
     }
 
     async fn delete(&self, plural: &str, key: &str) {

@@ -1,0 +1,159 @@
+//! A log that several servers share, such as an etcd cluster: it gives the revisions, and everybody's changes come back from it in one
+//! order.
+//!
+//! A store proposes a write. The log accepts it if the key is still at the expected revision. The write becomes visible when its change
+//! arrives in order, like the changes of all other servers. `store/shared_order.rs` is what a store makes of that, and
+//! `shared_storage.rs` starts stores over such a log.
+
+#[cfg(any(test, feature = "testing"))]
+pub mod memory;
+pub mod messages;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Draft, EncryptionKeyId, Key, Revision, TypeName, UnreadableReason};
+
+/// The log. Its revisions count the changes of all types and of foreign keys, so those of one type have holes.
+pub trait SharedLog: Send + Sync + 'static {
+    /// Reads all objects at one revision from which the log can be followed.
+    fn load(&self) -> BoxFuture<'static, Result<Loaded, SharedLogError>>;
+
+    /// The changes after a revision, in order, without a gap or a repetition. The stream ends after an error. What can be repaired by
+    /// connecting again, perhaps to another member, is no error.
+    fn follow(&self, after: Revision) -> BoxStream<'static, Result<ChangeBatch, FollowError>>;
+
+    /// The revision of the log at some moment of this call: no write that was answered before the call is newer.
+    fn current_revision(&self) -> BoxFuture<'static, Result<Revision, SharedLogError>>;
+
+    /// Tries to write.
+    fn propose(&self, proposal: Proposal) -> BoxFuture<'static, ProposalOutcome>;
+
+    /// What a value of the log means.
+    fn decode(&self, type_name: &TypeName, key: &Key, value: &Bytes) -> Result<Decoded, UnreadableReason>;
+}
+
+/// All objects of a log at one revision.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    /// That revision.
+    pub revision: Revision,
+    /// The objects.
+    pub entries: Vec<SharedEntry>,
+}
+
+/// An object as the log has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedEntry {
+    /// Its type.
+    pub type_name: TypeName,
+    /// Its key.
+    pub key: Key,
+    /// When it was written last.
+    pub revision: Revision,
+    /// Its stored form.
+    pub value: Bytes,
+}
+
+/// Changes that follow each other.
+#[derive(Clone, Debug, Default)]
+pub struct ChangeBatch {
+    /// Every change up to this revision is in this batch or came before.
+    pub revision: Revision,
+    /// The changes, in order. Those of foreign keys are left out.
+    pub changes: Vec<SharedChange>,
+}
+
+/// One change of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedChange {
+    /// Its type.
+    pub type_name: TypeName,
+    /// Its key.
+    pub key: Key,
+    /// The revision of the change.
+    pub revision: Revision,
+    /// The new stored form; `None` if the object was removed.
+    pub value: Option<Bytes>,
+}
+
+/// The meaning of a value.
+#[derive(Clone, Debug)]
+pub struct Decoded {
+    /// The object.
+    pub draft: Draft,
+    /// The key that it is encrypted with, if it is.
+    pub key_id: Option<EncryptionKeyId>,
+}
+
+impl SharedChange {
+    /// The memory that it takes, about.
+    pub fn weight(&self) -> usize {
+        const OVERHEAD: usize = 256;
+        self.value.as_ref().map_or(0, Bytes::len) + OVERHEAD
+    }
+}
+
+/// A write that a store proposes.
+#[derive(Clone, Debug)]
+pub struct Proposal {
+    /// The type of the object.
+    pub type_name: TypeName,
+    /// Its key.
+    pub key: Key,
+    /// The revision at which it must be; `None` if it must not exist.
+    pub expected: Option<Revision>,
+    /// The new stored form; `None` to remove it.
+    pub value: Option<Bytes>,
+}
+
+/// What became of a proposal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProposalOutcome {
+    /// It was written, at this revision.
+    Accepted(Revision),
+    /// The object was not at the expected revision, but at this one, or did not exist. Nothing was written.
+    Refused(Option<Revision>),
+    /// It was not written.
+    Failed(SharedLogError),
+    /// Nobody knows whether it was written. If it was, its change arrives.
+    Unknown,
+}
+
+/// Why a log cannot be used, for now.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SharedLogError {
+    /// It cannot be reached, or does not answer.
+    #[error("{0}")]
+    Unavailable(Arc<str>),
+    /// It has no space left.
+    #[error("the shared log has no space left")]
+    NoSpace,
+    /// The object is larger than it accepts.
+    #[error("the object is larger than the shared log accepts")]
+    TooLarge,
+}
+
+/// Why a log cannot be followed any further.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FollowError {
+    /// The changes after the last batch are no longer known.
+    #[error("the changes after the last known revision were compacted")]
+    Compacted,
+    /// The log is older than it was: it was restored from a backup.
+    #[error("the revision of the shared log went back to {0}")]
+    WentBack(Revision),
+}
+
+impl From<SharedLogError> for StoreError {
+    fn from(error: SharedLogError) -> StoreError {
+        match error {
+            SharedLogError::Unavailable(_) => StoreError::Unreachable,
+            SharedLogError::NoSpace => StoreError::NoSpace,
+            SharedLogError::TooLarge => StoreError::TooLarge,
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! A shared log in memory, for tests: each server gets a member of its own, which can be cut off and can lose answers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+use futures::future::{BoxFuture, FutureExt as _};
+use futures::stream::{self, BoxStream, StreamExt as _};
+use pilothouse_types::lock::Lock;
+use pilothouse_types::object::{Draft, Key, Revision, TypeName, UnreadableReason};
+use tokio::sync::watch;
+
+use super::{
+    ChangeBatch, Decoded, FollowError, Loaded, Proposal, ProposalOutcome, SharedChange, SharedEntry,
+    SharedLog, SharedLogError,
+};
+
+/// Makes an object of a value.
+pub type Decode = fn(&Key, &Bytes) -> Result<Draft, UnreadableReason>;
+
+/// The log that all members share. Cheap to clone.
+#[derive(Clone)]
+pub struct MemoryLog {
+    content: Arc<Lock<Content>>,
+    newest: Arc<watch::Sender<Revision>>,
+    decode: Decode,
+}
+
+#[derive(Default)]
+struct Content {
+    revision: Revision,
+    compacted: Revision,
+    entries: BTreeMap<(TypeName, Key), (Revision, Bytes)>,
+    changes: Vec<SharedChange>,
+}
+
+impl MemoryLog {
+    /// An empty log.
+    pub fn new(decode: Decode) -> MemoryLog {
+        let content = Content { revision: Revision::FIRST, ..Content::default() };
+        MemoryLog { content: Arc::new(Lock::new(content)), newest: Arc::default(), decode }
+    }
+
+    /// The log as one server uses it.
+    pub fn member(&self) -> Arc<Member> {
+        let log = self.clone();
+        Arc::new(Member { log, is_cut_off: Arc::default(), lost_answers: AtomicUsize::new(0) })
+    }
+
+    /// Forgets all changes up to now.
+    pub fn compact(&self) {
+        let mut content = self.content.lock();
+        content.compacted = content.revision;
+        content.changes.clear();
+    }
+
+    /// All entries: type, key, revision, value.
+    pub fn entries(&self) -> Vec<SharedEntry> {
+        self.content.lock().entries()
+    }
+
+    fn write(&self, proposal: Proposal) -> ProposalOutcome {
+        let mut content = self.content.lock();
+        let Proposal { type_name, key, expected, value } = proposal;
+        let place = (type_name.clone(), key.clone());
+        let present = content.entries.get(&place).map(|(revision, _)| *revision);
+        if present != expected {
+            return ProposalOutcome::Refused(present);
+        }
+        let revision = content.revision.next();
+        content.revision = revision;
+        match &value {
+            Some(value) => drop(content.entries.insert(place, (revision, value.clone()))),
+            None => drop(content.entries.remove(&place)),
+        }
+        content.changes.push(SharedChange { type_name, key, revision, value });
+        drop(content);
+        self.newest.send_replace(revision);
+        ProposalOutcome::Accepted(revision)
+    }
+}
+
+impl Content {
+    fn entries(&self) -> Vec<SharedEntry> {
+        let entries = self.entries.iter().map(|((type_name, key), (revision, value))| SharedEntry {
+            type_name: type_name.clone(),
+            key: key.clone(),
+            revision: *revision,
+            value: value.clone(),
+        });
+        entries.collect()
+    }
+
+    /// The changes after a revision, at most as many.
+    fn read(&self, after: Revision, limit: usize) -> Result<Option<ChangeBatch>, FollowError> {
+        if after < self.compacted {
+            return Err(FollowError::Compacted);
+        }
+        let changes = self.changes.iter().filter(|change| change.revision > after).take(limit);
+        let changes: Vec<SharedChange> = changes.cloned().collect();
+        Ok(changes.last().map(|last| ChangeBatch { revision: last.revision, changes: changes.clone() }))
+    }
+}
+
+/// One server's access to the log.
+pub struct Member {
+    log: MemoryLog,
+    is_cut_off: Arc<AtomicBool>,
+    /// How many of the next answers to proposals are lost: of every other the proposal, too.
+    lost_answers: AtomicUsize,
+}
+
+impl Member {
+    /// Cuts the server off, or connects it again.
+    pub fn set_cut_off(&self, is_cut_off: bool) {
+        self.is_cut_off.store(is_cut_off, Ordering::SeqCst);
+    }
+
+    /// Loses the answers to the next proposals.
+    pub fn lose_answers(&self, answers: usize) {
+        self.lost_answers.store(answers, Ordering::SeqCst);
+    }
+
+    fn check(&self) -> Result<(), SharedLogError> {
+        match self.is_cut_off.load(Ordering::SeqCst) {
+            true => Err(SharedLogError::Unavailable("it is cut off".into())),
+            false => Ok(()),
+        }
+    }
+}
+
+/// The most changes that arrive at once.
+const BATCH_CHANGES: usize = 3;
+
+impl SharedLog for Member {
+    fn load(&self) -> BoxFuture<'static, Result<Loaded, SharedLogError>> {
+        let content = self.log.content.lock();
+        let loaded = Loaded { revision: content.revision, entries: content.entries() };
+        let result = self.check().map(|()| loaded);
+        async move { result }.boxed()
+    }
+
+    fn follow(&self, after: Revision) -> BoxStream<'static, Result<ChangeBatch, FollowError>> {
+        let (log, is_cut_off) = (self.log.clone(), Arc::clone(&self.is_cut_off));
+        let newest = log.newest.subscribe();
+        let batches = stream::unfold((after, newest), move |(after, mut newest)| {
+            let (log, is_cut_off) = (log.clone(), Arc::clone(&is_cut_off));
+            async move {
+                loop {
+                    if !is_cut_off.load(Ordering::SeqCst) {
+                        let batch = log.content.lock().read(after, BATCH_CHANGES);
+                        match batch {
+                            Ok(Some(batch)) => {
+                                let revision = batch.revision;
+                                return Some((Ok(batch), (revision, newest)));
+                            }
+                            Ok(None) => {}
+                            Err(error) => return Some((Err(error), (after, newest))),
+                        }
+                    }
+                    // Also when it is connected again, which nothing announces.
+                    let pause = tokio::time::sleep(std::time::Duration::from_millis(1));
+                    tokio::select! {
+                        _ = newest.changed() => {}
+                        () = pause => {}
+                    }
+                }
+            }
+        });
+        batches.boxed()
+    }
+
+    fn current_revision(&self) -> BoxFuture<'static, Result<Revision, SharedLogError>> {
+        let result = self.check().map(|()| self.log.content.lock().revision);
+        async move { result }.boxed()
+    }
+
+    fn propose(&self, proposal: Proposal) -> BoxFuture<'static, ProposalOutcome> {
+        if let Err(error) = self.check() {
+            return async move { ProposalOutcome::Failed(error) }.boxed();
+        }
+        let fewer = |left: usize| left.checked_sub(1);
+        let outcome = match self.lost_answers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer) {
+            Ok(left) if left % 2 == 0 => ProposalOutcome::Unknown,
+            Ok(_) => {
+                self.log.write(proposal);
+                ProposalOutcome::Unknown
+            }
+            Err(_) => self.log.write(proposal),
+        };
+        async move {
+            // The change may arrive before the answer.
+            tokio::task::yield_now().await;
+            outcome
+        }
+        .boxed()
+    }
+
+    fn decode(&self, _: &TypeName, key: &Key, value: &Bytes) -> Result<Decoded, UnreadableReason> {
+        (self.log.decode)(key, value).map(|draft| Decoded { draft, key_id: None })
+    }
+}

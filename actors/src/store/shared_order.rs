@@ -1,0 +1,364 @@
+//! Order by a log that several servers share: it gives the revisions, and a write is visible when its change has come back from it.
+//!
+//! At most one write of a key is proposed at a time; those behind it wait for it to become visible. A proposal is refused by the log
+//! if the key is not at the expected revision. That another server has changed it may not have arrived here yet, so the writer gets
+//! its refusal from the state that refuses it, once that has arrived.
+//!
+//! A reader who wants the latest state waits until this server has seen every change that the log had when the reader came.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use actix::Addr;
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Key, Object, Revision};
+use tokio::sync::oneshot;
+
+use super::Store;
+use super::messages::ObjectResult;
+use super::shared_messages::ProposalEnded;
+use super::type_state::TypeState;
+use super::write_turns::WriteTurn;
+use super::writes::{NewObject, Responder, WriteCommand};
+use crate::event::{Change, Event};
+use crate::limits::{PROPOSAL_ATTEMPTS, RECORD_BYTES, WRITES_WAITING_PER_KEY};
+use crate::permit::Permit;
+use crate::shared_log::messages::Barriers;
+use crate::shared_log::{Decoded, Proposal, ProposalOutcome, SharedChange, SharedEntry, SharedLog};
+
+/// What a reader does once the state is recent enough, or why it never will be.
+pub(super) type Reader = Box<dyn FnOnce(Result<&TypeState, StoreError>) + Send>;
+
+/// The writes of a type on their way into a shared log, and the readers that wait for it.
+pub(super) struct SharedOrder {
+    log: Arc<dyn SharedLog>,
+    barriers: Barriers,
+    in_flight: HashMap<Key, KeyProposal>,
+    /// Readers for whom the log was not asked yet, because an earlier question is on its way. Each holds the permit of its request.
+    next_readers: Vec<Reader>,
+    /// Readers who wait for the answer that is on its way.
+    readers: Vec<Reader>,
+    /// The address of the store, for answers.
+    address: Addr<Store>,
+}
+
+/// A write and who waits for it.
+struct Write {
+    command: WriteCommand,
+    writer: Responder,
+    /// Held until the write is visible: whoever has the next turn has to see it.
+    _turn: Option<WriteTurn>,
+    /// How often it was proposed.
+    attempts: u32,
+}
+
+/// The proposal of a key.
+struct KeyProposal {
+    write: Write,
+    phase: Phase,
+    /// For a removal, its event, if that has arrived already.
+    removal: Option<Arc<Object>>,
+    waiting: VecDeque<Write>,
+}
+
+/// How far a proposal is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// It was sent to the log.
+    Proposed,
+    /// It was accepted at this revision, whose change has not arrived yet.
+    Accepted(Revision),
+    /// It was refused because of this revision, or because there is no object. That state has not arrived yet.
+    Refused(Option<Revision>),
+}
+
+impl SharedOrder {
+    /// The order of a type of this log.
+    pub(super) fn new(log: Arc<dyn SharedLog>, barriers: Barriers, address: Addr<Store>) -> SharedOrder {
+        let (next_readers, readers) = (Vec::new(), Vec::new());
+        SharedOrder { log, barriers, in_flight: HashMap::new(), next_readers, readers, address }
+    }
+
+    /// Whether writes or readers are on their way.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.in_flight.is_empty() || !self.readers.is_empty() || !self.next_readers.is_empty()
+    }
+
+    /// Whether a write of this key is on its way.
+    pub(super) fn has_write(&self, key: &Key) -> bool {
+        self.in_flight.contains_key(key)
+    }
+
+    /// Accepts a write, or refuses it at once.
+    pub(super) fn submit(
+        &mut self,
+        state: &TypeState,
+        command: WriteCommand,
+        permit: Permit,
+        turn: Option<WriteTurn>,
+    ) -> oneshot::Receiver<ObjectResult> {
+        let (reply, receiver) = oneshot::channel();
+        let error = if state.deps.fatal.is_raised() {
+            StoreError::Unavailable
+        } else if command.bytes() > RECORD_BYTES {
+            StoreError::TooLarge
+        } else if let Some(slot) = state.deps.write_limiter.take(command.bytes()) {
+            let writer = Responder::new(reply, permit, slot);
+            self.enter(state, Write { command, writer, _turn: turn, attempts: 0 });
+            return receiver;
+        } else {
+            StoreError::Busy
+        };
+        let _gone = reply.send(Err(error));
+        receiver
+    }
+
+    fn enter(&mut self, state: &TypeState, write: Write) {
+        match self.in_flight.get_mut(write.command.key()) {
+            Some(proposal) if proposal.waiting.len() < WRITES_WAITING_PER_KEY => {
+                proposal.waiting.push_back(write);
+            }
+            Some(_) => write.writer.answer(Err(StoreError::Busy)),
+            None => {
+                if let Some(write) = refuse_if_certain(state, write) {
+                    self.propose(state, write, VecDeque::new());
+                }
+            }
+        }
+    }
+
+    /// Sends a write to the log. The answer comes as [`ProposalEnded`].
+    fn propose(&mut self, state: &TypeState, mut write: Write, waiting: VecDeque<Write>) {
+        write.attempts += 1;
+        let key = write.command.key().clone();
+        let proposal = Proposal {
+            type_name: state.type_name.clone(),
+            key: key.clone(),
+            expected: write.command.expected(),
+            value: write.command.new_object().and_then(NewObject::stored_bytes).cloned(),
+        };
+        let outcome = self.log.propose(proposal);
+        let address = self.address.clone();
+        actix::spawn({
+            let key = key.clone();
+            async move {
+                // A fresh handle always has a free place in the mailbox: only a store that has ended refuses this.
+                let _ended = address.try_send(ProposalEnded { key, outcome: outcome.await });
+            }
+        });
+        self.in_flight.insert(key, KeyProposal { write, phase: Phase::Proposed, removal: None, waiting });
+    }
+
+    /// The log has answered a proposal.
+    pub(super) fn end_proposal(&mut self, state: &TypeState, ended: ProposalEnded) {
+        let Some(proposal) = self.in_flight.get_mut(&ended.key) else { return };
+        match ended.outcome {
+            ProposalOutcome::Accepted(revision) => proposal.phase = Phase::Accepted(revision),
+            ProposalOutcome::Refused(current) => proposal.phase = Phase::Refused(current),
+            ProposalOutcome::Failed(error) => return self.finish(state, &ended.key, Err(error.into())),
+            ProposalOutcome::Unknown => {
+                return self.finish(state, &ended.key, Err(StoreError::UnknownOutcome));
+            }
+        }
+        self.advance(state, &ended.key);
+    }
+
+    /// Goes on with the proposal of a key, if what it waits for has arrived.
+    fn advance(&mut self, state: &TypeState, key: &Key) {
+        let Some(proposal) = self.in_flight.get_mut(key) else { return };
+        match proposal.phase {
+            Phase::Accepted(revision) if state.snapshot.revision >= revision => {
+                let result = proposal.result(state, revision);
+                self.finish(state, key, result);
+            }
+            Phase::Refused(current)
+                if has_arrived(state, key, proposal.write.command.expected(), current) =>
+            {
+                match proposal.write.command.check(state.snapshot.get(key.as_str())) {
+                    Err(error) => self.finish(state, key, Err(error)),
+                    // It was changed once more, and fits now.
+                    Ok(_) if proposal.write.attempts < PROPOSAL_ATTEMPTS => {
+                        if let Some(KeyProposal { write, waiting, .. }) = self.in_flight.remove(key) {
+                            self.propose(state, write, waiting);
+                        }
+                    }
+                    Ok(_) => self.finish(state, key, Err(StoreError::Busy)),
+                }
+            }
+            Phase::Proposed | Phase::Accepted(_) | Phase::Refused(_) => {}
+        }
+    }
+
+    /// Answers the writer of a key and begins the next write.
+    fn finish(&mut self, state: &TypeState, key: &Key, result: ObjectResult) {
+        let Some(KeyProposal { write, mut waiting, .. }) = self.in_flight.remove(key) else { return };
+        write.writer.answer(result);
+        while let Some(next) = waiting.pop_front() {
+            if let Some(next) = refuse_if_certain(state, next) {
+                return self.propose(state, next, waiting);
+            }
+        }
+    }
+
+    /// Makes changes visible that have arrived in order.
+    pub(super) fn apply(&mut self, state: &mut TypeState, revision: Revision, changes: Vec<SharedChange>) {
+        let keys: Vec<Key> = changes.iter().map(|change| change.key.clone()).collect();
+        for change in changes {
+            let Some(event) = self.event(state, change) else { continue };
+            if event.change == Change::Removed
+                && let Some(proposal) = self.in_flight.get_mut(&event.object.key)
+                && event.previous.as_ref().map(|previous| previous.revision)
+                    == proposal.write.command.expected()
+            {
+                proposal.removal = Some(Arc::clone(&event.object));
+            }
+            state.apply(event);
+        }
+        self.advance_revision(state, revision);
+        state.deps.notifiers.notify(&state.type_name);
+        for key in keys {
+            self.advance(state, &key);
+        }
+    }
+
+    /// Makes the difference visible between what is here and everything that the log has of the type at a revision. When a change
+    /// was made is no longer known of removals: they get that revision.
+    pub(super) fn resynchronize(
+        &mut self,
+        state: &mut TypeState,
+        revision: Revision,
+        entries: &[SharedEntry],
+    ) {
+        let present: HashMap<&Key, Revision> =
+            entries.iter().map(|entry| (&entry.key, entry.revision)).collect();
+        let removed = state.snapshot.objects.keys().filter(|key| !present.contains_key(key));
+        let removed = removed.map(|key| (revision, key.clone(), None)).collect::<Vec<_>>();
+        let is_news = |entry: &SharedEntry| {
+            state.snapshot.get(entry.key.as_str()).is_none_or(|object| object.revision < entry.revision)
+        };
+        let written = entries.iter().filter(|entry| is_news(entry));
+        let written = written.map(|entry| (entry.revision, entry.key.clone(), Some(entry.value.clone())));
+        let mut changes: Vec<SharedChange> = written
+            .chain(removed)
+            .map(|(revision, key, value)| SharedChange {
+                type_name: state.type_name.clone(),
+                key,
+                revision,
+                value,
+            })
+            .collect();
+        changes.sort_by_key(|change| change.revision);
+        self.apply(state, revision, changes);
+        // What a proposal waits for may have come and gone unseen.
+        for key in self.in_flight.keys().cloned().collect::<Vec<_>>() {
+            self.advance(state, &key);
+        }
+    }
+
+    /// Every change of the type up to this revision has arrived.
+    fn advance_revision(&mut self, state: &mut TypeState, revision: Revision) {
+        if revision > state.snapshot.revision {
+            state.snapshot.revision = revision;
+            state.window.advance_head(revision);
+        }
+    }
+
+    /// The event of a change; `None` if it removes what is not there.
+    fn event(&self, state: &TypeState, change: SharedChange) -> Option<Event> {
+        let SharedChange { key, revision, value, .. } = change;
+        let previous = state.snapshot.get(key.as_str()).cloned();
+        let accepted_at = state.deps.clock.write_time();
+        let Some(value) = value else {
+            let previous = previous?;
+            let object = Arc::new(previous.at_revision(revision));
+            return Some(Event::new(Change::Removed, object, Some(previous), accepted_at));
+        };
+        let command = self.in_flight.get(&key).map(|proposal| &proposal.write.command);
+        let own = command.and_then(WriteCommand::new_object).filter(|new| new.stored_bytes() == Some(&value));
+        let object = match own {
+            // What was proposed here need not be decoded.
+            Some(new) => new.object_at(revision),
+            None => match self.log.decode(&state.type_name, &key, &value) {
+                Ok(Decoded { draft, key_id }) => Object::new(draft, revision).with_encryption(key_id),
+                Err(reason) => Object::unreadable(key, revision, reason),
+            },
+        };
+        let change = if previous.is_some() { Change::Replaced } else { Change::Created };
+        Some(Event::new(change, Arc::new(object), previous, accepted_at))
+    }
+
+    /// Reads the state once it is not older than what the log has now.
+    pub(super) fn read_latest(&mut self, reader: Reader) {
+        self.next_readers.push(reader);
+        self.ask_barrier();
+    }
+
+    fn ask_barrier(&mut self) {
+        if self.readers.is_empty() && !self.next_readers.is_empty() {
+            self.readers = std::mem::take(&mut self.next_readers);
+            self.barriers.ask(self.address.clone().recipient());
+        }
+    }
+
+    /// Everything has arrived that the log had when the barrier was asked for, or nobody knows.
+    pub(super) fn pass_barrier(&mut self, state: &mut TypeState, passed: &Result<Revision, StoreError>) {
+        if let Ok(revision) = passed {
+            self.advance_revision(state, *revision);
+        }
+        for reader in std::mem::take(&mut self.readers) {
+            reader(passed.as_ref().map(|_| &*state).map_err(StoreError::clone));
+        }
+        self.ask_barrier();
+    }
+
+    /// Fails all who wait: the store ends.
+    pub(super) fn fail_all(&mut self) {
+        for proposal in std::mem::take(&mut self.in_flight).into_values() {
+            for write in std::iter::once(proposal.write).chain(proposal.waiting) {
+                write.writer.answer(Err(StoreError::Unavailable));
+            }
+        }
+        let readers = std::mem::take(&mut self.readers).into_iter();
+        for reader in readers.chain(std::mem::take(&mut self.next_readers)) {
+            reader(Err(StoreError::Unavailable));
+        }
+    }
+}
+
+impl KeyProposal {
+    /// The result of a write that was accepted at a revision, whose change has arrived.
+    fn result(&mut self, state: &TypeState, revision: Revision) -> ObjectResult {
+        let command = &self.write.command;
+        let present = state.snapshot.get(command.key().as_str());
+        match (present.filter(|object| object.revision == revision), command.new_object()) {
+            (Some(object), _) => Ok(Arc::clone(object)),
+            // Somebody has changed it since.
+            (None, Some(new)) => Ok(Arc::new(new.object_at(revision))),
+            // Without its event nobody knows what was removed: it came and went while this server followed nothing.
+            (None, None) => self.removal.take().ok_or(StoreError::UnknownOutcome),
+        }
+    }
+}
+
+/// Answers a write that cannot fit any more, whatever other servers do: revisions never go back.
+fn refuse_if_certain(state: &TypeState, write: Write) -> Option<Write> {
+    let present = state.snapshot.get(write.command.key().as_str());
+    match (write.command.expected(), present) {
+        (Some(expected), Some(current)) if current.revision > expected => {
+            let current = Arc::clone(current);
+            write.writer.answer(Err(StoreError::Conflict(current)));
+            None
+        }
+        _ => Some(write),
+    }
+}
+
+/// Whether the state has arrived for which a proposal was refused.
+fn has_arrived(state: &TypeState, key: &Key, expected: Option<Revision>, current: Option<Revision>) -> bool {
+    let present = state.snapshot.get(key.as_str()).map(|object| object.revision);
+    match current {
+        Some(revision) => present >= Some(revision) || state.snapshot.revision >= revision,
+        // It was removed: what is here is not that state any more.
+        None => present.is_none() || present != expected,
+    }
+}

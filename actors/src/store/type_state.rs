@@ -1,0 +1,78 @@
+//! What a store knows of its type: what readers see. How writes get there is the matter of its order.
+
+use std::sync::Arc;
+
+use pilothouse_types::object::{Key, Object, TypeName};
+
+use super::StoreDeps;
+use crate::event::{Change, Event, EventStub};
+use crate::limits::EXPIRE_PER_TURN;
+use crate::log_time::LogTime;
+use crate::snapshot::Snapshot;
+use crate::trim_queue::freed_by;
+use crate::window::Window;
+
+/// The durable state of a type.
+pub(super) struct TypeState {
+    pub(super) type_name: TypeName,
+    pub(super) snapshot: Snapshot,
+    pub(super) window: Arc<Window>,
+    pub(super) deps: StoreDeps,
+}
+
+impl TypeState {
+    /// Makes an event visible: in the snapshot, then in the window. Broadcasters are not notified yet, so that they are notified once
+    /// for many.
+    pub(super) fn apply(&mut self, event: Event) {
+        let object = &event.object;
+        match event.change {
+            Change::Removed => self.snapshot.objects.remove(&object.key),
+            Change::Created | Change::Replaced => {
+                self.snapshot.objects.insert(object.key.clone(), Arc::clone(object))
+            }
+        };
+        self.snapshot.revision = object.revision;
+        let dropped = self.window.append(Arc::new(event));
+        self.trim(&dropped);
+    }
+
+    /// What stands for a key in the log.
+    pub(super) fn hidden_key(&self, key: &Key) -> Key {
+        if key.is_hidden() { key.clone() } else { self.deps.encryption.hidden_key(&self.type_name, key) }
+    }
+
+    /// The hidden key of an object that cannot be decrypted, if it is the one with this key.
+    pub(super) fn undecryptable(&self, key: &Key) -> Option<&Arc<Object>> {
+        self.snapshot.hidden().next()?;
+        self.snapshot.get(self.hidden_key(key).as_str())
+    }
+
+    /// The durable state of a key. Of an object that cannot be decrypted, the caller is the one who knows the key.
+    pub(super) fn lookup(&self, key: &Key) -> Option<Arc<Object>> {
+        let known = self.snapshot.get(key.as_str()).cloned();
+        known.or_else(|| {
+            let object = self.undecryptable(key)?;
+            let reason = object.unreadable_reason()?.clone();
+            Some(Arc::new(Object::unreadable(key.clone(), object.revision, reason)))
+        })
+    }
+
+    /// Drops a bounded number of events that are older than the history, and trims the records that only they needed.
+    pub(super) fn expire(&self, now: LogTime) -> usize {
+        let dropped = self.window.forget_before(now.minus(self.deps.history), self.expiration_limit());
+        self.trim(&dropped);
+        dropped.len()
+    }
+
+    /// How many events may expire in one turn. An event frees at most two records. Without room for them in the trim queue it
+    /// stays: see `TrimQueue`.
+    pub(super) fn expiration_limit(&self) -> usize {
+        EXPIRE_PER_TURN.min(self.deps.trims.room() / 2)
+    }
+
+    pub(super) fn trim(&self, dropped: &[EventStub]) {
+        if !dropped.is_empty() {
+            self.deps.trims.push(&self.type_name, dropped.iter().flat_map(freed_by));
+        }
+    }
+}
