@@ -5,7 +5,8 @@
 //! stay readable for the rest of the history: the window remembers their revisions and the versions they superseded
 //! ([`EventStub`]), and a reader that far back is sent to the [`ArchiveReader`].
 //!
-//! Invariant: revisions rise strictly; a reader whose cursor is at or after [`Window::floor`] misses nothing.
+//! Invariant: revisions rise; a reader whose cursor is at or after [`Window::floor`] misses nothing. In the log of this server they rise
+//! strictly. A shared log may change several objects at one revision: such events are appended together and read together.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -148,13 +149,20 @@ impl Window {
     /// Adds the newest event. Only the store of the type calls this. Events that no longer fit leave memory; those that
     /// the archive cannot keep either are returned, because their records are now superseded for good.
     pub fn append(&self, event: Arc<Event>) -> Vec<EventStub> {
+        self.append_all([event])
+    }
+
+    /// As [`Window::append`], for the newest events, among them all that have the revision of the last one.
+    pub fn append_all(&self, events: impl IntoIterator<Item = Arc<Event>>) -> Vec<EventStub> {
         let mut inner = self.write();
-        debug_assert!(inner.events.back().is_none_or(|last| last.revision() < event.revision()));
-        inner.recharge(|bytes| bytes + event.weight());
-        inner.logged.add(event.superseded_bytes());
-        let revision = event.revision();
-        inner.events.push_back(event);
-        self.head.fetch_max(revision.0, Ordering::Release);
+        for event in events {
+            debug_assert!(inner.events.back().is_none_or(|last| last.revision() <= event.revision()));
+            inner.recharge(|bytes| bytes + event.weight());
+            inner.logged.add(event.superseded_bytes());
+            inner.events.push_back(event);
+        }
+        let newest = inner.events.back().map_or(0, |event| event.revision().0);
+        self.head.fetch_max(newest, Ordering::Release);
         let mut dropped = Vec::new();
         while inner.events.len() > 1 && self.bounds.exceeded_by(inner.bytes.bytes()) {
             match (inner.pop(), &self.archive_reader) {
@@ -269,7 +277,12 @@ impl Window {
             };
         }
         let from = inner.events.partition_point(|event| event.revision() <= cursor);
-        Read::Events(inner.events.range(from..).take(limit).cloned().collect())
+        let mut events: Vec<_> = inner.events.range(from..).take(limit).cloned().collect();
+        // A reader goes on after a revision, so it must get all events of one.
+        let last = events.last().map(|last| last.revision());
+        let rest = inner.events.range(from + events.len()..);
+        events.extend(rest.take_while(|event| Some(event.revision()) == last).cloned());
+        Read::Events(events)
     }
 
     /// The oldest cursor from which nothing is missing.
@@ -390,6 +403,17 @@ mod tests {
         assert_eq!(revisions(window.read(Revision(3), 2)), [4, 5]);
         assert_eq!(revisions(window.read(Revision(6), 2)), [0; 0]);
         assert_eq!(window.head(), Revision(6));
+    }
+
+    #[test]
+    fn events_of_one_revision_are_read_together() {
+        let window = Window::new(Revision(1), 1 << 20);
+        window.append(event(2));
+        window.append_all([event(3), event(3), event(3), event(4)]);
+        assert_eq!(revisions(window.read(Revision(1), 1)), [2]);
+        assert_eq!(revisions(window.read(Revision(1), 2)), [2, 3, 3, 3]);
+        assert_eq!(revisions(window.read(Revision(2), 1)), [3, 3, 3]);
+        assert_eq!(revisions(window.read(Revision(3), 1)), [4]);
     }
 
     #[test]

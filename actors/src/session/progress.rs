@@ -90,6 +90,8 @@ pub(crate) struct WatchProgress {
     window: Arc<Window>,
     state: State,
     pub(super) cursor: Revision,
+    /// How many events of the revision after the cursor were sent already: a shared log may change several objects at one revision.
+    sent_of_next: usize,
     filter: Filter,
     encoder: Rc<dyn EventEncoder>,
     waker: Arc<SessionWaker>,
@@ -128,6 +130,7 @@ impl WatchProgress {
             window: watch.window,
             state: State::Initial(watch.initial),
             cursor: watch.cursor,
+            sent_of_next: 0,
             filter: watch.filter,
             encoder: watch.encoder,
             waker,
@@ -301,7 +304,7 @@ impl WatchProgress {
                     Ok(()) => {
                         self.encoder.on_frame_queued();
                         self.encoder.on_events_queued(1, event.accepted_at.wall);
-                        self.cursor = event.revision();
+                        self.sent_of_next += 1;
                     }
                     // It is encoded again once there is memory.
                     Err(OutOfMemory) => self.lacks_memory = true,
@@ -334,14 +337,15 @@ impl WatchProgress {
                 return Ok(());
             }
         };
-        if let Some(prepare) = self.prepare(&events) {
+        let unsent = self.skip_sent(&events);
+        if let Some(prepare) = self.prepare(unsent) {
             return Err(prepare);
         }
-        let sent = self.send_events(&events, left, out);
+        let sent = self.send_events(unsent, left, out);
         if let Some(encode) = self.frame_to_wait_for() {
             return Err(encode);
         }
-        if sent == events.len() && events.len() < limit {
+        if sent == unsent.len() && events.len() < limit {
             self.cursor = self.cursor.max(head);
             self.state = State::CaughtUp;
         }
@@ -361,11 +365,12 @@ impl WatchProgress {
         self.state = State::CatchingUp;
         match read {
             Ok(events) => {
+                let unsent = self.skip_sent(&events);
                 // They are read again once they are prepared, so nothing is held meanwhile.
-                if let Some(prepare) = self.prepare(&events) {
+                if let Some(prepare) = self.prepare(unsent) {
                     return Some(prepare);
                 }
-                self.send_events(&events, &mut { SESSION_EVENTS_PER_TURN }, out);
+                self.send_events(unsent, &mut { SESSION_EVENTS_PER_TURN }, out);
                 return self.frame_to_wait_for();
             }
             Err(error) => {
@@ -400,7 +405,7 @@ impl WatchProgress {
     /// Sends events in order until there is no room or nothing `left` of the turn. Returns how many were sent or skipped.
     fn send_events(&mut self, events: &[Arc<Event>], left: &mut usize, out: &mut Queue) -> usize {
         let (mut handled, mut delivered, mut oldest) = (0, 0, None);
-        for event in events {
+        for (index, event) in events.iter().enumerate() {
             if *left == 0 || !out.has_room() {
                 break;
             }
@@ -421,13 +426,33 @@ impl WatchProgress {
                 oldest = oldest.or(Some(event.accepted_at.wall));
             }
             *left = left.saturating_sub(if is_sent { weight(&event.object) } else { 1 });
-            self.cursor = event.revision();
+            self.pass(event, events.get(index + 1));
             handled += 1;
         }
         if let Some(oldest) = oldest {
             self.encoder.on_events_queued(delivered, oldest);
         }
         handled
+    }
+
+    /// Moves the cursor past an event that was sent or skipped, unless the next one has the same revision.
+    fn pass(&mut self, event: &Event, next: Option<&Arc<Event>>) {
+        if next.is_some_and(|next| next.revision() == event.revision()) {
+            self.sent_of_next += 1;
+        } else {
+            (self.cursor, self.sent_of_next) = (event.revision(), 0);
+        }
+    }
+
+    /// The events of a read that were not sent yet. A read never ends between two events of one revision.
+    fn skip_sent<'a>(&mut self, events: &'a [Arc<Event>]) -> &'a [Arc<Event>] {
+        let (sent, unsent) = events.split_at(self.sent_of_next.min(events.len()));
+        if let Some(last) = sent.last()
+            && unsent.first().is_none_or(|next| next.revision() != last.revision())
+        {
+            (self.cursor, self.sent_of_next) = (last.revision(), 0);
+        }
+        unsent
     }
 
     fn expire(&mut self, floor: Revision, out: &mut Queue) {

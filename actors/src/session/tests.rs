@@ -206,6 +206,24 @@ async fn watch_sends_initial_objects_then_announced_events() {
 }
 
 #[actix::test]
+async fn events_of_one_revision_are_sent_once_each_however_small_the_queue() {
+    let window = window();
+    let created = |name, revision| {
+        Arc::new(Event::new(Change::Created, object("n", name, revision), None, WriteTime::default()))
+    };
+    window.append_all(["a", "b", "c", "d", "e"].map(|name| created(name, 2)));
+    window.append_all([created("f", 3)]);
+    // The queue has room for two of them.
+    let mut session = run(watch(&window, &words(SESSION_BYTES / 2)));
+    let mut sent = String::new();
+    for _ in 0..8 {
+        session.turn();
+        sent += &session.read();
+    }
+    assert_eq!(sent, "Added:a@2 Added:b@2Added:c@2 Added:d@2Added:e@2 Added:f@3");
+}
+
+#[actix::test]
 async fn watch_ends_at_unreadable_object() {
     let damaged = |namespace: &str| {
         Arc::new(Object::unreadable(Key::namespaced(namespace, "b"), Revision(1), UnreadableReason::Damaged))

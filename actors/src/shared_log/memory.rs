@@ -33,6 +33,8 @@ struct Content {
     compacted: Revision,
     entries: BTreeMap<(TypeName, Key), (Revision, Bytes)>,
     changes: Vec<SharedChange>,
+    /// All changes that ever were.
+    history: Vec<SharedChange>,
 }
 
 impl MemoryLog {
@@ -55,6 +57,29 @@ impl MemoryLog {
         content.changes.clear();
     }
 
+    /// Removes objects at one revision, as an expiring lease does.
+    pub fn expire(&self, type_name: &TypeName, keys: &[Key]) {
+        let mut content = self.content.lock();
+        let revision = content.revision.next();
+        content.revision = revision;
+        for key in keys {
+            content.entries.remove(&(type_name.clone(), key.clone()));
+            content.push(SharedChange {
+                type_name: type_name.clone(),
+                key: key.clone(),
+                revision,
+                value: None,
+            });
+        }
+        drop(content);
+        self.newest.send_replace(revision);
+    }
+
+    /// All changes that ever were.
+    pub fn history(&self) -> Vec<SharedChange> {
+        self.content.lock().history.clone()
+    }
+
     /// All entries: type, key, revision, value.
     pub fn entries(&self) -> Vec<SharedEntry> {
         self.content.lock().entries()
@@ -74,7 +99,7 @@ impl MemoryLog {
             Some(value) => drop(content.entries.insert(place, (revision, value.clone()))),
             None => drop(content.entries.remove(&place)),
         }
-        content.changes.push(SharedChange { type_name, key, revision, value });
+        content.push(SharedChange { type_name, key, revision, value });
         drop(content);
         self.newest.send_replace(revision);
         ProposalOutcome::Accepted(revision)
@@ -82,6 +107,11 @@ impl MemoryLog {
 }
 
 impl Content {
+    fn push(&mut self, change: SharedChange) {
+        self.changes.push(change.clone());
+        self.history.push(change);
+    }
+
     fn entries(&self) -> Vec<SharedEntry> {
         let entries = self.entries.iter().map(|((type_name, key), (revision, value))| SharedEntry {
             type_name: type_name.clone(),
@@ -92,12 +122,16 @@ impl Content {
         entries.collect()
     }
 
-    /// The changes after a revision, at most as many.
+    /// The changes after a revision, about as many.
     fn read(&self, after: Revision, limit: usize) -> Result<Option<ChangeBatch>, FollowError> {
         if after < self.compacted {
             return Err(FollowError::Compacted);
         }
-        let changes = self.changes.iter().filter(|change| change.revision > after).take(limit);
+        let news = self.changes.partition_point(|change| change.revision <= after);
+        let news = self.changes.get(news..).unwrap_or_default();
+        // All changes of a revision are in one batch.
+        let through = news.iter().take(limit).last().map(|last| last.revision);
+        let changes = news.iter().take_while(|change| Some(change.revision) <= through);
         let changes: Vec<SharedChange> = changes.cloned().collect();
         Ok(changes.last().map(|last| ChangeBatch { revision: last.revision, changes: changes.clone() }))
     }

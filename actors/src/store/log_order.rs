@@ -317,7 +317,7 @@ impl LogOrder {
                 None => break,
             };
             let object = Arc::clone(&event.object);
-            state.apply(event);
+            state.apply([event]);
             if let Some(entry) = self.in_flight.get_mut(&object.key) {
                 entry.writes -= 1;
             }

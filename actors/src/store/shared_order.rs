@@ -203,21 +203,32 @@ impl SharedOrder {
     /// Makes changes visible that have arrived in order.
     pub(super) fn apply(&mut self, state: &mut TypeState, revision: Revision, changes: Vec<SharedChange>) {
         let keys: Vec<Key> = changes.iter().map(|change| change.key.clone()).collect();
-        for change in changes {
-            let Some(event) = self.event(state, change) else { continue };
-            if event.change == Change::Removed
-                && let Some(proposal) = self.in_flight.get_mut(&event.object.key)
-                && event.previous.as_ref().map(|previous| previous.revision)
-                    == proposal.write.command.expected()
-            {
-                proposal.removal = Some(Arc::clone(&event.object));
+        // One change of a key after another: the event of each needs the state before it.
+        let mut changes = changes.into_iter().peekable();
+        while let Some(first) = changes.next() {
+            let revision = first.revision;
+            let mut events: Vec<Event> = self.event(state, first).into_iter().collect();
+            while let Some(next) = changes.next_if(|next| next.revision == revision) {
+                events.extend(self.event(state, next));
             }
-            state.apply(event);
+            events.iter().for_each(|event| self.note_removal(event));
+            state.apply(events);
         }
         self.advance_revision(state, revision);
         state.deps.notifiers.notify(&state.type_name);
         for key in keys {
             self.advance(state, &key);
+        }
+    }
+
+    /// Keeps what a removal of this server has removed, for its answer.
+    fn note_removal(&mut self, event: &Event) {
+        let previous = event.previous.as_ref().map(|previous| previous.revision);
+        if event.change == Change::Removed
+            && let Some(proposal) = self.in_flight.get_mut(&event.object.key)
+            && proposal.write.command.expected() == previous
+        {
+            proposal.removal = Some(Arc::clone(&event.object));
         }
     }
 
@@ -334,8 +345,13 @@ impl KeyProposal {
             (Some(object), _) => Ok(Arc::clone(object)),
             // Somebody has changed it since.
             (None, Some(new)) => Ok(Arc::new(new.object_at(revision))),
-            // Without its event nobody knows what was removed: it came and went while this server followed nothing.
-            (None, None) => self.removal.take().ok_or(StoreError::UnknownOutcome),
+            (None, None) => match self.removal.take() {
+                Some(removed) if removed.revision == revision => Ok(removed),
+                // The difference after a gap does not tell when it was removed, but the log has told this server.
+                Some(removed) => Ok(Arc::new(removed.at_revision(revision))),
+                // Without its event nobody knows what was removed: it came and went in such a gap.
+                None => Err(StoreError::UnknownOutcome),
+            },
         }
     }
 }

@@ -21,18 +21,22 @@ pub(super) struct TypeState {
 }
 
 impl TypeState {
-    /// Makes an event visible: in the snapshot, then in the window. Broadcasters are not notified yet, so that they are notified once
-    /// for many.
-    pub(super) fn apply(&mut self, event: Event) {
-        let object = &event.object;
-        match event.change {
-            Change::Removed => self.snapshot.objects.remove(&object.key),
-            Change::Created | Change::Replaced => {
-                self.snapshot.objects.insert(object.key.clone(), Arc::clone(object))
-            }
-        };
-        self.snapshot.revision = object.revision;
-        let dropped = self.window.append(Arc::new(event));
+    /// Makes events visible: in the snapshot, then in the window. Broadcasters are not notified yet, so that they are notified once
+    /// for many. `events` has all events of its last revision.
+    pub(super) fn apply(&mut self, events: impl IntoIterator<Item = Event>) {
+        let snapshot = &mut self.snapshot;
+        let applied = events.into_iter().map(|event| {
+            let object = &event.object;
+            match event.change {
+                Change::Removed => snapshot.objects.remove(&object.key),
+                Change::Created | Change::Replaced => {
+                    snapshot.objects.insert(object.key.clone(), Arc::clone(object))
+                }
+            };
+            snapshot.revision = object.revision;
+            Arc::new(event)
+        });
+        let dropped = self.window.append_all(applied);
         self.trim(&dropped);
     }
 

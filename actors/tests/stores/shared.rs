@@ -208,6 +208,22 @@ async fn changes_that_were_compacted_meanwhile_arrive_as_their_difference() {
 }
 
 #[actix_rt::test]
+async fn objects_that_are_removed_at_one_revision_are_removed_together() {
+    let log = MemoryLog::new(decode);
+    let [one] = servers(&log).await;
+    let keys = ["a", "b", "c", "d", "e"];
+    for key in keys {
+        one.create(key, key).await.unwrap();
+    }
+    log.expire(&TypeName::new("pods"), &keys.map(Key::cluster)[1..]);
+    one.wait_for(Revision(7)).await;
+    assert_eq!(one.objects().await.len(), 1);
+    assert_eq!(revisions(&one.events().await), [2, 3, 4, 5, 6, 7, 7, 7, 7]);
+}
+
+mod faults;
+
+#[actix_rt::test]
 async fn concurrent_increments_on_three_servers_are_all_counted() {
     const INCREMENTS: usize = 20;
     const TASKS: usize = 4;
