@@ -256,7 +256,7 @@ impl<'a> RecordDecoder<'a> {
         let draft = parse_content(&decrypted.content)
             .filter(|draft| self.encryption.hidden_key(self.type_name, &draft.key) == head.key);
         Ok(Some(match draft {
-            Some(draft) => Object::new(draft, revision).encrypted_with(decrypted.key_id),
+            Some(draft) => Object::new(draft, revision).with_encryption(Some(decrypted.key_id)),
             None => head.undecryptable(revision, "it was decrypted to something else than this object"),
         }))
     }

@@ -277,7 +277,7 @@ impl LogOrder {
             return (Arc::new(Object::new(draft, revision)), None);
         };
         let record = EncryptedRecord { hidden_key: state.hidden_key(&draft.key), content: bytes };
-        (Arc::new(Object::new(draft, revision).encrypted_with(key_id)), Some(record))
+        (Arc::new(Object::new(draft, revision).with_encryption(Some(key_id))), Some(record))
     }
 
     pub(super) fn base_state(&self, state: &TypeState, key: &Key, turn: Option<WriteTurn>) -> BaseState {

@@ -272,19 +272,10 @@ impl Object {
         }
     }
 
-    /// The same object, stored in encrypted form.
-    #[must_use]
-    pub fn encrypted_with(self, key_id: EncryptionKeyId) -> Object {
-        Object { stored_form: StoredForm::Encrypted(key_id), ..self }
-    }
-
     /// The same object, stored in the form that this key encrypted, if any.
     #[must_use]
     pub fn with_encryption(self, key_id: Option<EncryptionKeyId>) -> Object {
-        match key_id {
-            Some(key_id) => self.encrypted_with(key_id),
-            None => self,
-        }
+        Object { stored_form: key_id.map_or(StoredForm::Clear, StoredForm::Encrypted), ..self }
     }
 
     /// What encrypted the stored form; `None` if it is in clear text or cannot be read.
@@ -512,7 +503,7 @@ mod tests {
     fn object_remembers_what_encrypted_it() {
         let object = Object::new(draft(), Revision(2));
         assert_eq!(object.encryption_key_id(), None);
-        let encrypted = object.encrypted_with(EncryptionKeyId(7)).at_revision(Revision(3));
+        let encrypted = object.with_encryption(Some(EncryptionKeyId(7))).at_revision(Revision(3));
         assert_eq!(encrypted.encryption_key_id(), Some(EncryptionKeyId(7)));
     }
 

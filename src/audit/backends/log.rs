@@ -6,7 +6,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use flate2::Compression;
@@ -98,14 +98,14 @@ pub struct LogFile {
     retention: Retention,
     clock: Clock,
     open: Option<(File, u64)>,
-    /// Whether old files are being cleaned up right now.
-    cleaning: Arc<AtomicBool>,
+    /// The rotations that cleaning up has not seen; not zero while it runs.
+    uncleaned: Arc<AtomicUsize>,
 }
 
 impl LogFile {
     /// The file at this path.
     pub fn new(path: PathBuf, retention: Retention, clock: Clock) -> LogFile {
-        LogFile { path, retention, clock, open: None, cleaning: Arc::default() }
+        LogFile { path, retention, clock, open: None, uncleaned: Arc::default() }
     }
 
     /// Appends a line.
@@ -153,19 +153,32 @@ impl LogFile {
     /// Cleans up old files in the background.
     fn clean_up(&self) {
         let Retention { files, days, compress, .. } = self.retention;
-        if (files == 0 && days == 0 && !compress) || self.cleaning.swap(true, Ordering::AcqRel) {
+        // Whoever is cleaning up sees the number rise, and does it once more.
+        if (files == 0 && days == 0 && !compress) || self.uncleaned.fetch_add(1, Ordering::AcqRel) > 0 {
             return;
         }
         let (path, retention, now) = (self.path.clone(), self.retention.clone(), self.clock.now());
-        let cleaning = self.cleaning.clone();
+        let uncleaned = self.uncleaned.clone();
         let work = move || {
-            if let Err(error) = remove_old_files(&path, &retention, now) {
-                tracing::warn!(%error, "old audit logs cannot be removed");
-            }
-            cleaning.store(false, Ordering::Release);
+            repeat_while_requested(&uncleaned, || {
+                if let Err(error) = remove_old_files(&path, &retention, now) {
+                    tracing::warn!(%error, "old audit logs cannot be removed");
+                }
+            });
         };
         if std::thread::Builder::new().name("audit-tidy".to_owned()).spawn(work).is_err() {
-            self.cleaning.store(false, Ordering::Release);
+            self.uncleaned.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Does the work until nobody has asked for it since it began.
+fn repeat_while_requested(requests: &AtomicUsize, mut work: impl FnMut()) {
+    loop {
+        let begun = requests.load(Ordering::Acquire);
+        work();
+        if requests.compare_exchange(begun, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            return;
         }
     }
 }
@@ -334,9 +347,21 @@ mod tests {
     }
 
     fn wait_for_cleanup(file: &LogFile) {
-        while file.cleaning.load(Ordering::Acquire) {
+        while file.uncleaned.load(Ordering::Acquire) > 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    #[test]
+    fn file_that_is_rotated_during_a_clean_up_is_cleaned_up_as_well() {
+        let (requests, mut runs) = (AtomicUsize::new(1), 0);
+        repeat_while_requested(&requests, || {
+            runs += 1;
+            if runs < 3 {
+                requests.fetch_add(1, Ordering::AcqRel);
+            }
+        });
+        assert_eq!((runs, requests.into_inner()), (3, 0));
     }
 
     #[test]
