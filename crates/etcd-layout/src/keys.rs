@@ -124,7 +124,8 @@ impl KeyLayout {
         Some(format!("{}{}/", self.prefix, entry.folder))
     }
 
-    /// The etcd key of an object; `None` if its type is unknown, or the key is not of the type's scope.
+    /// The etcd key of an object; `None` if its type is unknown, or the key is not of the type's scope. It is also the associated
+    /// data of an encrypted value, so a value under another key cannot be decrypted.
     pub fn object_key(&self, type_name: &TypeName, key: &Key) -> Option<String> {
         let entry = self.by_type.get(type_name)?;
         is_object_key(key.as_str(), entry.namespaced)

@@ -27,6 +27,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use pilothouse_api::catalog::resource::Resource;
+use pilothouse_api::stored_defaults::StoredDefaults;
 use pilothouse_apimachinery::codec::{self, cbor, protobuf, yaml};
 use pilothouse_apimachinery::features::EnabledFeatures;
 use pilothouse_apimachinery::json;
@@ -67,10 +68,11 @@ pub struct ValueCodec {
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecodedObject {
     /// What a store holds, except for the revision, which is that of the key. If the value is stale, the draft has the mark of
-    /// pending defaults, so that the next update is written even if it changes nothing.
+    /// pending defaults.
     pub draft: Draft,
-    /// Whether the object would be stored in another form if it were written now: in another version or encoding, or with defaults
-    /// that the value does not have.
+    /// Whether the object would have other bytes if it were written now: another version or encoding, defaults that the value
+    /// lacks, or without fields that are gone. Then an update is written even if it changes nothing, as by the reference. A custom
+    /// object is not converted, so its version does not count here.
     pub is_stale: bool,
 }
 
@@ -103,10 +105,13 @@ impl ValueCodec {
     /// Decodes the value of an object, which has this key.
     pub fn decode(&self, resource: &Resource, key: &Key, value: &[u8]) -> Result<DecodedObject, ValueError> {
         let decoded = match &resource.custom {
-            Some(custom) => custom::decode(self.options, resource, custom, key, value),
+            Some(custom) => custom::decode(resource, custom, key, value),
             None => self.decode_builtin(resource, key, value),
         };
-        decoded.map_err(|error| error.of_object(resource, key))
+        let mut draft = decoded.map_err(|error| error.of_object(resource, key))?;
+        let is_stale = self.encode(resource, &draft)? != value;
+        StoredDefaults::new(is_stale).write(&mut draft);
+        Ok(DecodedObject { draft, is_stale })
     }
 
     /// The bytes of a record of a built-in kind that is no object of a store.
@@ -220,13 +225,8 @@ fn from_canonical_json(encoding: Encoding, mut text: Vec<u8>) -> Vec<u8> {
 fn without_revision(draft: &Draft) -> Option<Vec<u8>> {
     let (before, after) = draft.bytes.split_at_checked(draft.revision_offset)?;
     let before = before.strip_suffix(REVISION_FIELD)?;
-    let after = after.strip_prefix(b"\"")?;
-    // The field goes with one of the commas around it.
-    let (before, after) = match (before.strip_suffix(b","), after.strip_prefix(b",")) {
-        (_, Some(after)) => (before, after),
-        (Some(before), None) => (before, after),
-        (None, None) => (before, after),
-    };
+    // The time of creation is always printed, and follows.
+    let after = after.strip_prefix(b"\",")?;
     Some([before, after].concat())
 }
 

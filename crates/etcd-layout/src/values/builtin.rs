@@ -3,7 +3,6 @@
 use pilothouse_api::catalog::backing::Stored;
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_api::draft::{builtin_draft, check_size};
-use pilothouse_api::stored_defaults::StoredDefaults;
 use pilothouse_apimachinery::codec::{self, protobuf};
 use pilothouse_apimachinery::media::Encoding;
 use pilothouse_apimachinery::meta;
@@ -15,8 +14,7 @@ use pilothouse_kinds::{self as kinds, CONVERSIONS};
 use pilothouse_types::object::{Draft, Key};
 
 use super::{
-    Body, DecodedObject, ValueCodec, ValueError, ValueErrorReason, encode_typed, from_canonical_json,
-    without_revision,
+    Body, ValueCodec, ValueError, ValueErrorReason, encode_typed, from_canonical_json, without_revision,
 };
 use crate::earlier::definitions;
 
@@ -83,69 +81,53 @@ impl ValueCodec {
         resource: &Resource,
         key: &Key,
         value: &[u8],
-    ) -> Result<DecodedObject, ValueError> {
+    ) -> Result<Draft, ValueError> {
         let (stored, kind) = (stored(resource)?, &*resource.kind);
         let body = Body::read(value, &self.registry)?;
         if body.kind != kind {
             return Err(body.of_other_kind(kind));
         }
-        let (mut object, is_defaulted) = self.decode_in_any_version(stored, kind, &body)?;
+        let mut object = self.decode_in_any_version(stored, kind, &body)?;
         meta::drop_self_link(&mut object);
-        let written = self.encoding_of(&stored.version.group);
-        let is_stale = is_defaulted || body.version != stored.reference_version || body.source != written;
         let ty = self.type_of(&stored.version, kind)?;
-        let mut draft =
-            builtin_draft(&self.registry, ty, (&stored.version.group, kind), key.clone(), &object);
-        StoredDefaults::new(is_stale).write(&mut draft);
-        Ok(DecodedObject { draft, is_stale })
+        Ok(builtin_draft(&self.registry, ty, (&stored.version.group, kind), key.clone(), &object))
     }
 
-    /// The object in the stored version, and whether defaults were set that it did not have.
+    /// The object in the stored version, with defaults.
     fn decode_in_any_version(
         &self,
         stored: &Stored,
         kind: &str,
         body: &Body<'_>,
-    ) -> Result<(Value, bool), ValueError> {
+    ) -> Result<Value, ValueError> {
         let from = &body.version;
         // The schemas have some versions that are not served, whose shape CONVERSIONS does not know: those are earlier versions.
-        let (mut object, is_defaulted) = match self.earlier.find(from, kind, &stored.version) {
+        let mut object = match self.earlier.find(from, kind, &stored.version) {
             Some((registry, convert)) => {
                 let mut object = convert(body.decode(registry)?);
                 object.set("apiVersion", stored.version.to_string());
-                let ty = self.type_of(&stored.version, kind)?;
-                self.set_defaults(&stored.version, kind, ty, object)?
+                self.set_defaults(&stored.version, kind, &mut object)?;
+                object
             }
             None => {
-                let ty = self.type_of(from, kind)?;
-                let (object, is_defaulted) =
-                    self.set_defaults(from, kind, ty, body.decode(&self.registry)?)?;
+                self.type_of(from, kind)?;
+                let mut object = body.decode(&self.registry)?;
+                self.set_defaults(from, kind, &mut object)?;
                 let converted = CONVERSIONS.convert(object, from, &stored.version, kind);
-                (converted.map_err(|_| unknown(from, kind))?, is_defaulted)
+                converted.map_err(|_| unknown(from, kind))?
             }
         };
-        let rules = kinds::rules(&stored.version.group, kind);
-        let has_pending = rules.defaulting.apply_stored_defaults(&mut object);
-        Ok((object, is_defaulted || has_pending))
+        // Their mark is that the value lacks them: it is stale.
+        kinds::rules(&stored.version.group, kind).defaulting.apply_stored_defaults(&mut object);
+        Ok(object)
     }
 
-    /// Sets the defaults of a version. Returns whether the object has changed.
-    fn set_defaults(
-        &self,
-        version: &GroupVersion,
-        kind: &str,
-        ty: TypeId,
-        mut object: Value,
-    ) -> Result<(Value, bool), ValueError> {
-        check_size(&object).map_err(|status| ValueError::malformed(&status.message))?;
-        let before = object.clone();
-        kinds::apply_defaults(kinds::rules(&version.group, kind), &mut object, self.features);
-        default::apply(&self.registry, ty, &mut object);
-        // A default may equal absence in the value, and Protobuf has none for the kinds of nested objects.
-        let encoding = self.encoding_of(&version.group);
-        let written = |object: &Value| encode_typed(encoding, &self.registry, ty, object);
-        let is_defaulted = object != before && written(&object) != written(&before);
-        Ok((object, is_defaulted))
+    /// Sets the defaults of a version.
+    fn set_defaults(&self, version: &GroupVersion, kind: &str, object: &mut Value) -> Result<(), ValueError> {
+        check_size(object).map_err(|status| ValueError::malformed(&status.message))?;
+        kinds::apply_defaults(kinds::rules(&version.group, kind), object, self.features);
+        default::apply(&self.registry, self.type_of(version, kind)?, object);
+        Ok(())
     }
 }
 

@@ -3,14 +3,13 @@
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_api::custom_resource::CustomResource;
 use pilothouse_api::draft::build_draft;
-use pilothouse_api::stored_defaults::StoredDefaults;
 use pilothouse_apimachinery::codec::{self, cbor};
 use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::media::Encoding;
 use pilothouse_apimachinery::meta;
 use pilothouse_types::object::{Draft, Key, Pairs};
 
-use super::{Body, DecodedObject, ValueError, ValueErrorReason, ValueOptions};
+use super::{Body, ValueError, ValueErrorReason, ValueOptions};
 
 /// The value of a custom object. Its fields are sorted, as the reference has no type whose order they could have.
 pub(super) fn encode(options: ValueOptions, draft: &Draft) -> Result<Vec<u8>, ValueError> {
@@ -31,12 +30,11 @@ pub(super) fn encode(options: ValueOptions, draft: &Draft) -> Result<Vec<u8>, Va
 /// Decodes a custom object in the version that it names. It is neither pruned nor defaulted: that is done for the version of each
 /// reader, because a definition may change while its objects stay.
 pub(super) fn decode(
-    options: ValueOptions,
     resource: &Resource,
     custom: &CustomResource,
     key: &Key,
     value: &[u8],
-) -> Result<DecodedObject, ValueError> {
+) -> Result<Draft, ValueError> {
     let body = Body::read(value, &custom.registry)?;
     if body.kind != *custom.kind || *body.version.group != *resource.gv.group {
         return Err(body.of_other_kind(&custom.kind));
@@ -51,16 +49,12 @@ pub(super) fn decode(
     };
     let mut object = object.ok_or_else(|| ValueError::malformed("it is no custom object"))?;
     meta::drop_self_link(&mut object);
+    // Only a webhook can convert another version, so its fields are extracted when a selector needs them.
     let is_stored_version = object.str("apiVersion") == &*custom.storage_api_version;
-    // Only a webhook can convert it, so its fields are extracted when a selector needs them.
     let fields = match is_stored_version || custom.conversion.is_none() {
         true => custom.stored_fields(&object),
         false => Pairs::default(),
     };
     let encoded = codec::encode_draft(&custom.registry, ty, &object);
-    let mut draft = build_draft(encoded, key.clone(), &object, fields);
-    let expected = if options.custom_cbor { Encoding::Cbor } else { Encoding::Json };
-    let is_stale = body.source != expected || !is_stored_version;
-    StoredDefaults::new(is_stale).write(&mut draft);
-    Ok(DecodedObject { draft, is_stale })
+    Ok(build_draft(encoded, key.clone(), &object, fields))
 }

@@ -91,17 +91,19 @@ fn resource_version_and_self_link_of_a_value_are_ignored() {
 
 #[test]
 fn definitions_and_api_services_are_always_json() {
-    let service = r#"{"kind":"APIService","apiVersion":"apiregistration.k8s.io/v1","metadata":{"name":"v1.x","creationTimestamp":null},"spec":{"group":"x","version":"v1","groupPriorityMinimum":1,"versionPriority":1},"status":{}}"#;
+    let service = r#"{"kind":"APIService","apiVersion":"apiregistration.k8s.io/v1","metadata":{"name":"v1.x","creationTimestamp":null},"spec":{"group":"x","version":"v1","groupPriorityMinimum":1,"versionPriority":1},"status":{}}
+"#;
     for media in MediaType::ALL {
         let (codec, resource) = (codec(media), builtin("apiservices.apiregistration.k8s.io"));
         let decoded = codec.decode(&resource, &Key::cluster("v1.x"), service.as_bytes()).unwrap();
         assert!(!decoded.is_stale);
         let value = codec.encode(&resource, &decoded.draft).unwrap();
-        assert_eq!(String::from_utf8(value).unwrap(), format!("{service}\n"));
+        assert_eq!(String::from_utf8(value).unwrap(), service);
     }
 }
 
-const DEFINITION: &str = r#"{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1beta1","metadata":{"name":"kites.toys.example","creationTimestamp":null},"spec":{"group":"toys.example","version":"v1","names":{"plural":"kites","singular":"kite","kind":"Kite","listKind":"KiteList"},"scope":"Namespaced","validation":{"openAPIV3Schema":{"type":"object"}},"versions":[{"name":"v1","served":true,"storage":true},{"name":"v2","served":true,"storage":false}],"conversion":{"strategy":"None"},"preserveUnknownFields":false},"status":{"conditions":null,"acceptedNames":{"plural":"","kind":""},"storedVersions":["v1"]}}"#;
+const DEFINITION: &str = r#"{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1beta1","metadata":{"name":"kites.toys.example","creationTimestamp":null},"spec":{"group":"toys.example","version":"v1","names":{"plural":"kites","singular":"kite","kind":"Kite","listKind":"KiteList"},"scope":"Namespaced","validation":{"openAPIV3Schema":{"type":"object"}},"versions":[{"name":"v1","served":true,"storage":true},{"name":"v2","served":true,"storage":false}],"conversion":{"strategy":"None"},"preserveUnknownFields":false},"status":{"conditions":null,"acceptedNames":{"plural":"","kind":""},"storedVersions":["v1"]}}
+"#;
 
 #[test]
 fn definitions_are_stored_in_v1beta1() {
@@ -115,7 +117,7 @@ fn definitions_are_stored_in_v1beta1() {
         r#"{"name":"v2","served":true,"storage":false,"schema":{"openAPIV3Schema":{"type":"object"}}}]"#
     )));
     let value = codec.encode(&builtin(store), &decoded.draft).unwrap();
-    assert_eq!(String::from_utf8(value).unwrap(), format!("{DEFINITION}\n"));
+    assert_eq!(String::from_utf8(value).unwrap(), DEFINITION);
 }
 
 #[test]
@@ -149,6 +151,20 @@ fn defaults_that_a_value_lacks_are_set_and_marked() {
     let again = codec.decode(&builtin("services"), &Key::namespaced("ns", "a"), &value).unwrap();
     assert!(!again.is_stale && again.draft.fields.get("~filled-in").is_none());
     assert_eq!(again.draft.bytes, decoded.draft.bytes);
+}
+
+#[test]
+fn value_with_a_field_that_is_gone_is_stale() {
+    // The name of the cluster, which releases before 1.24 have in all metadata.
+    let metadata = b"\x0a\x01a\x12\x00\x1a\x02ns\x22\x00\x2a\x00\x32\x00\x38\x00\x42\x00\x7a\x00";
+    let message = [&[0x0a, metadata.len() as u8], &metadata[..]].concat();
+    let value = protobuf::envelope("v1", "ConfigMap", &message);
+    let (codec, key) = (codec(MediaType::Protobuf), Key::namespaced("ns", "a"));
+    let decoded = codec.decode(&builtin("configmaps"), &key, &value).unwrap();
+    assert!(decoded.is_stale);
+    let written = codec.encode(&builtin("configmaps"), &decoded.draft).unwrap();
+    assert_eq!(written.len(), value.len() - 2);
+    assert!(!codec.decode(&builtin("configmaps"), &key, &written).unwrap().is_stale);
 }
 
 #[test]
@@ -219,7 +235,8 @@ fn hostile_values_are_refused_before_they_take_memory() {
     ));
 }
 
-const KITE: &str = r#"{"apiVersion":"toys.example/v2","kind":"Kite","metadata":{"creationTimestamp":"2024-01-01T00:00:00Z","labels":{"b":"2"},"name":"a","namespace":"ns","uid":"u"},"spec":{"color":"red","size":2.5,"tail":{"z":1,"b":[null]}},"zebra":1}"#;
+const KITE: &str = r#"{"apiVersion":"toys.example/v2","kind":"Kite","metadata":{"creationTimestamp":"2024-01-01T00:00:00Z","labels":{"b":"2"},"name":"a","namespace":"ns","uid":"u"},"spec":{"color":"red","size":2.5,"tail":{"b":[null],"z":1}},"zebra":1}
+"#;
 
 #[test]
 fn custom_objects_are_json_with_sorted_fields() {
@@ -234,8 +251,11 @@ fn custom_objects_are_json_with_sorted_fields() {
         );
         assert!(text(draft).contains(r#""resourceVersion":"""#) && !decoded.is_stale);
         assert_eq!((draft.labels.get("b"), draft.fields.get("spec.color")), (Some("2"), Some("red")));
-        let sorted = KITE.replace(r#"{"z":1,"b":[null]}"#, r#"{"b":[null],"z":1}"#);
-        assert_eq!(String::from_utf8(codec.encode(&kites, draft).unwrap()).unwrap(), format!("{sorted}\n"));
+        let unsorted = KITE.replace(r#"{"b":[null],"z":1}"#, r#"{"z":1,"b":[null]}"#);
+        let key = Key::namespaced("ns", "a");
+        let unsorted = codec.decode(&kites, &key, unsorted.as_bytes()).unwrap();
+        assert!(unsorted.is_stale && unsorted.draft.bytes == draft.bytes);
+        assert_eq!(String::from_utf8(codec.encode(&kites, draft).unwrap()).unwrap(), KITE);
     }
 }
 
@@ -259,7 +279,7 @@ fn custom_objects_may_be_cbor_and_of_any_version() {
 
     let earlier = KITE.replace("toys.example/v2", "toys.example/v1");
     let decoded = json_codec.decode(&kites, &key, earlier.as_bytes()).unwrap();
-    assert!(decoded.is_stale && text(&decoded.draft).contains("toys.example/v1"));
+    assert!(!decoded.is_stale && text(&decoded.draft).contains("toys.example/v1"));
     assert_eq!(decoded.draft.fields.get("spec.color"), Some("red"));
 
     for refused in [
