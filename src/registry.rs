@@ -20,7 +20,6 @@ pub mod request_memory;
 pub mod rewrite;
 pub mod services;
 pub mod storage_version;
-pub mod stored_defaults;
 pub mod stores;
 pub mod webhook_address;
 pub mod webhook_call;

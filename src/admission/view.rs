@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_api::custom_resource::CustomResource;
+use pilothouse_api::draft::check_size;
 use pilothouse_apimachinery::codec;
 use pilothouse_apimachinery::patch::Coerce as _;
 use pilothouse_apimachinery::schema::decode::Decoded;
@@ -14,7 +15,6 @@ use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_kinds as kinds;
 
 use super::{Operation, Write, versioned};
-use crate::registry::objects::check_size;
 
 /// The object of a write in the version of a webhook or policy.
 pub struct View<'a> {

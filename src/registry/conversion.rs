@@ -19,6 +19,7 @@ use pilothouse_api::custom_resource::CustomResource;
 use pilothouse_api::custom_resource::conversion::{
     self, Conversion, ConversionError, ConversionReview, FailureKind,
 };
+use pilothouse_api::draft::build_draft;
 use pilothouse_apimachinery::codec;
 use pilothouse_apimachinery::media::Encoding;
 use pilothouse_apimachinery::response_format::ResponseFormat;
@@ -40,7 +41,6 @@ use crate::metrics::Metrics;
 use crate::metrics::conversion::ConversionLabels;
 use crate::pki::random;
 
-use super::objects::build_draft;
 use super::present::{is_current_variant, variant};
 use super::request_memory::{MemoryPriority, RequestReservation};
 use super::webhook_address::WebhookTarget;

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_api::custom_resource;
-use pilothouse_api::select;
+use pilothouse_api::draft::{build_draft, builtin_draft, check_size};
 use pilothouse_api::subresources;
 use pilothouse_apimachinery::codec::{self, Decoded};
 use pilothouse_apimachinery::features::EnabledFeatures;
 use pilothouse_apimachinery::json;
-use pilothouse_apimachinery::limits::OBJECT_PARTS;
 use pilothouse_apimachinery::media::Encoding;
 use pilothouse_apimachinery::options::{DeleteOptions, FieldValidation};
 use pilothouse_apimachinery::patch::Coerce as _;
@@ -22,7 +21,7 @@ use pilothouse_apimachinery::well_known::META_GROUP;
 use pilothouse_kinds as kinds;
 use pilothouse_types::clock::Clock;
 use pilothouse_types::memory::MemoryBudget;
-use pilothouse_types::object::{Draft, Key, Object, Pairs};
+use pilothouse_types::object::{Draft, Key, Object};
 
 use super::Call;
 use super::declarative_validation::DeclarativeValidation;
@@ -242,32 +241,9 @@ impl Objects {
 
     /// Encodes a value of another kind than the call's, in its stored version.
     pub fn draft_kind(&self, version: &GroupVersion, kind: &str, key: Key, value: &Value) -> Result<Draft> {
-        let encoded = codec::encode_draft(&self.registry, self.type_of(version, kind)?, value);
-        Ok(build_draft(encoded, key, value, select::selectable_fields(&version.group, kind, value)))
+        let ty = self.type_of(version, kind)?;
+        Ok(builtin_draft(&self.registry, ty, (&version.group, kind), key, value))
     }
-}
-
-/// Builds a draft with the labels of the object and its indexed fields.
-pub(crate) fn build_draft(encoded: codec::Encoded, key: Key, value: &Value, fields: Pairs) -> Draft {
-    let labels = value.get_path(&["metadata", "labels"]).and_then(Value::fields);
-    let labels: Pairs = labels
-        .into_iter()
-        .flatten()
-        .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
-        .collect();
-    encoded.into_draft(key, labels, fields)
-}
-
-/// Refuses an object with so many nested objects that its defaults could exceed any bound. Metadata is not counted: it has no
-/// defaults, and managedFields has many nested objects.
-pub(crate) fn check_size(value: &Value) -> Result<()> {
-    let fields = value.fields().into_iter().flatten().filter(|(name, _)| *name != "metadata");
-    let parts =
-        fields.fold(0, |parts: usize, (_, value)| parts + value.objects(OBJECT_PARTS.saturating_sub(parts)));
-    if parts > OBJECT_PARTS {
-        return Err(Status::too_large(format!("the object has more than {OBJECT_PARTS} parts")));
-    }
-    Ok(())
 }
 
 /// Reports strict decoding errors as warnings. The first line of a list of errors only announces them.

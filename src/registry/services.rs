@@ -21,7 +21,7 @@ use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::ports::{PortAllocator, ReleasePorts};
-use pilothouse_api::select;
+use pilothouse_api::draft::builtin_draft;
 use pilothouse_apimachinery::codec;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::WriteMode;
@@ -46,7 +46,6 @@ use crate::pki::random;
 use self::allocate::{AllocationError, AllocationRequest};
 use self::claim::{Claim, PendingClaim, UnsettledAllocations};
 use super::Call;
-use super::objects::build_draft;
 use super::ownership::{self, ServerWrite};
 use super::rewrite::WriteTarget;
 use super::stores::Stores;
@@ -153,9 +152,7 @@ impl Services {
     }
 
     fn address_draft(&self, ty: TypeId, name: &str, object: &Value) -> Draft {
-        let encoded = codec::encode_draft(&self.registry, ty, object);
-        let fields = select::selectable_fields(NETWORKING_GROUP, "IPAddress", object);
-        build_draft(encoded, Key::cluster(name), object, fields)
+        builtin_draft(&self.registry, ty, (NETWORKING_GROUP, "IPAddress"), Key::cluster(name), object)
     }
 
     /// Allocates any free address of a family.

@@ -4,10 +4,10 @@
 //! change nothing: it rewrites the objects that need it and no others.
 
 use pilothouse_api::catalog::resource::Resource;
+use pilothouse_api::stored_defaults::StoredDefaults;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_types::object::Object;
 
-use super::stored_defaults::StoredDefaults;
 use super::{Backend, Call};
 
 /// What precedes the apiVersion in the bytes of a stored object.

@@ -1,5 +1,6 @@
 //! create: decodes, defaults, admits, validates and stores a new object.
 
+use pilothouse_api::stored_defaults::StoredDefaults;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::{WriteMode, WriteOptions};
 use pilothouse_apimachinery::status::{Result, Status};
@@ -14,7 +15,6 @@ use super::{Reply, Success, VerbResult};
 use crate::registry::admission::{Operation, Write};
 use crate::registry::objects::Objects;
 use crate::registry::request_memory::MemoryPriority;
-use crate::registry::stored_defaults::StoredDefaults;
 use crate::registry::{Backend, Call};
 
 /// Creates the object in the body.

@@ -2,6 +2,7 @@
 
 use pilothouse_actors::store::write_turns::{BaseState, TurnMode, WriteTurn};
 use pilothouse_api::deletion;
+use pilothouse_api::stored_defaults::StoredDefaults;
 use pilothouse_api::subresources::SubresourceStrategy;
 use pilothouse_apimachinery::field::{FieldError, FieldPath};
 use pilothouse_apimachinery::managed_fields;
@@ -21,7 +22,6 @@ use crate::registry::admission::{Operation, Write};
 use crate::registry::objects::Objects;
 use crate::registry::request_memory::{MemoryPriority, RequestReservation};
 use crate::registry::storage_version::is_stale;
-use crate::registry::stored_defaults::StoredDefaults;
 use crate::registry::{Backend, Call};
 
 /// Computes the new state of an object.

@@ -4,6 +4,7 @@
 //! - [`discovery`], [`openapi`] and [`descriptions`] describe the API to clients, [`aggregation`] adds extension API servers;
 //! - [`print`] makes tables, [`subresources`] and [`connect`] are the parts of an object with paths of their own;
 //! - [`custom`] builds resources from definitions, each with its [`custom_resource`]; [`bootstrap`] has the objects of a new cluster;
+//! - [`draft`] makes the stored form of an object, [`stored_defaults`] marks what the reference stores later;
 //! - [`deletion`], [`quota`], [`audit`] and [`storage_versions`] are the rules of these features.
 
 pub mod admission_plugins;
@@ -18,6 +19,7 @@ pub mod custom_resource;
 pub mod deletion;
 pub mod descriptions;
 pub mod discovery;
+pub mod draft;
 pub mod gates;
 pub mod limits;
 pub mod openapi;
@@ -28,4 +30,5 @@ pub mod release;
 pub mod routes;
 pub mod select;
 pub mod storage_versions;
+pub mod stored_defaults;
 pub mod subresources;

@@ -12,6 +12,8 @@ pub const META_GROUP: &str = "meta.k8s.io";
 pub const DISCOVERY_GROUP: &str = "apidiscovery.k8s.io";
 /// The group of admission webhooks and policies.
 pub const ADMISSION_REGISTRATION_GROUP: &str = "admissionregistration.k8s.io";
+/// The group of CustomResourceDefinitions.
+pub const API_EXTENSIONS_GROUP: &str = "apiextensions.k8s.io";
 /// The group of APIServices.
 pub const API_REGISTRATION_GROUP: &str = "apiregistration.k8s.io";
 /// The group of access reviews.

@@ -33,6 +33,8 @@ pub struct Stored {
     pub store: TypeName,
     /// The storage version.
     pub version: GroupVersion,
+    /// The version in which the reference stores them: the one that the hash names.
+    pub reference_version: GroupVersion,
     /// The storage version hash in discovery, which clients only compare.
     pub hash: Arc<str>,
 }
@@ -89,7 +91,12 @@ impl Backing {
             (IDENTITY_GROUP, "tokenreviews") => ComputedKind::Review(ReviewKind::Token),
             _ => return Backing::Unserved,
         };
-        let placeholder = Stored { store: TypeName::new(""), version: gv.clone(), hash: "".into() };
+        let placeholder = Stored {
+            store: TypeName::new(""),
+            version: gv.clone(),
+            reference_version: gv.clone(),
+            hash: "".into(),
+        };
         Backing::Computed(Computed { kind, placeholder })
     }
 }

@@ -184,7 +184,8 @@ fn resource(
         let store = store_name(&fact.plural, group);
         let storage_version = storage.get(&store)?.clone();
         let hash = storage_hash(group, version, &fact.kind).into();
-        Some(Stored { store: TypeName::new(&store), version: storage_version, hash })
+        let reference_version = GroupVersion::new(group, version);
+        Some(Stored { store: TypeName::new(&store), version: storage_version, reference_version, hash })
     });
     let backing = stored.map_or_else(|| Backing::unstored(&gv, &fact.plural), Backing::Store);
     let mut subresources: Vec<Subresource> = fact.subs.iter().map(subresource).collect();

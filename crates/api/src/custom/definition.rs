@@ -245,7 +245,12 @@ impl<'a> DefinitionParts<'a> {
             subresources,
             columns,
             // Each version works in its own form: stored objects are converted when they are read.
-            backing: Backing::Store(Stored { store: self.store(), version: gv.clone(), hash: hash.into() }),
+            backing: Backing::Store(Stored {
+                store: self.store(),
+                version: gv.clone(),
+                reference_version: GroupVersion::new(self.group, storage.name()),
+                hash: hash.into(),
+            }),
             gv,
             introduced: None,
             deprecated: None,

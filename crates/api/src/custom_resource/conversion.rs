@@ -11,8 +11,8 @@ use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
+use pilothouse_apimachinery::well_known::API_EXTENSIONS_GROUP;
 
-const GROUP: &str = "apiextensions.k8s.io";
 const KIND: &str = "ConversionReview";
 
 /// The conversion webhook of one definition.
@@ -105,7 +105,7 @@ impl ConversionReview<'_> {
         request.set("objects", self.objects.to_vec());
         let mut review = Value::object();
         review.set("kind", KIND);
-        review.set("apiVersion", format!("{GROUP}/{}", self.version.word()));
+        review.set("apiVersion", format!("{API_EXTENSIONS_GROUP}/{}", self.version.word()));
         review.set("request", request);
         json::to_json(&review)
     }
@@ -158,7 +158,7 @@ impl ConversionReview<'_> {
     fn response_objects<'v>(&self, review: &'v Value) -> Result<&'v [Value], String> {
         let uid = self.uid;
         if self.version == ReviewVersion::V1 {
-            let expected = format!("{GROUP}/v1, Kind={KIND}");
+            let expected = format!("{API_EXTENSIONS_GROUP}/v1, Kind={KIND}");
             let actual = kind_text(review);
             if actual != expected {
                 return Err(format!("expected webhook response of {expected}, got {actual}"));

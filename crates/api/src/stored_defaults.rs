@@ -26,6 +26,11 @@ impl StoredDefaults {
         StoredDefaults { is_pending: rules.apply_stored_defaults(object) }
     }
 
+    /// Whether defaults are pending, for an object that comes from the reference's storage.
+    pub fn new(is_pending: bool) -> StoredDefaults {
+        StoredDefaults { is_pending }
+    }
+
     /// Reads the mark of a stored object.
     pub fn read(object: &Object) -> StoredDefaults {
         StoredDefaults { is_pending: object.fields.get(MARK).is_some() }
