@@ -131,7 +131,7 @@ impl Follower {
                 deliver(&store, ApplyChanges { revision: batch.revision, changes, credit });
             }
         }
-        self.status.send_modify(|status| status.seen = batch.revision);
+        self.status.send_modify(|status| status.seen = status.seen.max(batch.revision));
     }
 
     /// The store of a type. `None` if the server ends.

@@ -1,0 +1,87 @@
+//! The types whose objects are in etcd. Definitions add and remove some while others read.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use pilothouse_actors::shared_log::SharedChange;
+use pilothouse_api::catalog::build::Builtin;
+use pilothouse_api::catalog::resource::Resource;
+use pilothouse_etcd::messages::{Event, EventType};
+use pilothouse_etcd_layout::keys::{KeyLayout, Location};
+use pilothouse_etcd_layout::prefix::EtcdPrefix;
+use pilothouse_types::object::{Key, TypeName};
+
+use crate::convert::from_etcd;
+
+/// The types. See the module documentation.
+pub struct Types(ArcSwap<Known>);
+
+#[derive(Clone)]
+struct Known {
+    layout: KeyLayout,
+    resources: HashMap<TypeName, Arc<Resource>>,
+}
+
+impl Types {
+    /// The built-in types, below this prefix.
+    pub fn new(prefix: EtcdPrefix, builtin: &Builtin) -> Types {
+        let stored = builtin.resources().iter().filter_map(|resource| Some((resource.stored()?, resource)));
+        let resources =
+            stored.map(|(stored, resource)| (stored.store.clone(), Arc::clone(resource))).collect();
+        Types(ArcSwap::from_pointee(Known { layout: KeyLayout::new(prefix, builtin), resources }))
+    }
+
+    /// Adds a custom type, or replaces it by its new definition. Returns false if its keys could be those of another type.
+    pub fn add(&self, resource: &Arc<Resource>) -> bool {
+        let Some(stored) = resource.stored() else { return false };
+        let mut known = Known::clone(&self.0.load());
+        let is_added = known.layout.add(resource);
+        if is_added {
+            known.resources.insert(stored.store.clone(), Arc::clone(resource));
+            self.0.store(Arc::new(known));
+        }
+        is_added
+    }
+
+    /// Removes a custom type.
+    pub fn remove(&self, type_name: &TypeName) {
+        let mut known = Known::clone(&self.0.load());
+        known.layout.remove(type_name);
+        known.resources.remove(type_name);
+        self.0.store(Arc::new(known));
+    }
+
+    /// What the keys of all objects begin with.
+    pub(crate) fn prefix(&self) -> String {
+        self.0.load().layout.prefix().as_str().to_owned()
+    }
+
+    /// A resource of this type.
+    pub(crate) fn resource(&self, type_name: &TypeName) -> Option<Arc<Resource>> {
+        self.0.load().resources.get(type_name).cloned()
+    }
+
+    /// The etcd key of an object.
+    pub(crate) fn etcd_key(&self, type_name: &TypeName, key: &Key) -> Option<String> {
+        self.0.load().layout.object_key(type_name, key)
+    }
+
+    /// The object with this etcd key.
+    pub(crate) fn locate(&self, etcd_key: &[u8]) -> Option<(TypeName, Key)> {
+        match self.0.load().layout.locate(etcd_key)? {
+            Location::Object(type_name, key) => Some((type_name, key)),
+            Location::Record(_) => None,
+        }
+    }
+
+    /// What an event changes, if it is an object.
+    pub(crate) fn change(&self, event: Event) -> Option<SharedChange> {
+        let kind = event.kind();
+        let entry = event.kv?;
+        let (type_name, key) = self.locate(&entry.key)?;
+        let revision = from_etcd(entry.mod_revision);
+        let value = (kind == EventType::Put).then_some(entry.value);
+        Some(SharedChange { type_name, key, revision, value })
+    }
+}

@@ -1,0 +1,14 @@
+//! The client against real members of etcd.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test that meets the unexpected fails"
+)]
+
+mod calls;
+mod failures;
+mod support;
+mod tls;
+mod watches;
