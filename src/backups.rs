@@ -1,5 +1,6 @@
 //! Backups of everything that is stored: who may make one now, and the schedule by which the server makes them itself.
 
+pub(crate) mod paced_writer;
 pub mod schedule;
 
 use std::sync::Arc;

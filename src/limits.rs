@@ -450,9 +450,13 @@ pub const BACKUP_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 /// Bytes of a refusal that a command shows.
 pub const REFUSAL_BYTES: usize = 64 << 10;
 /// The pieces in which a backup is sent.
-pub const BACKUP_CHUNK_BYTES: usize = 256 << 10;
+pub const BACKUP_CHUNK_BYTES: usize = 64 << 10;
 /// Pieces of a backup that wait for a client.
-pub const BACKUP_CHUNKS: usize = 4;
+pub const BACKUP_CHUNKS: usize = 8;
+/// For how long a backup works before it pauses, and how many times as long the pause is: so it takes a quarter of one processor, and
+/// delays no request by much.
+pub const BACKUP_WORK_STEP: Duration = Duration::from_micros(500);
+pub const BACKUP_PAUSE_FACTOR: u32 = 3;
 /// How long a client may read nothing of a backup. Meanwhile the file cannot reuse the pages of the backup's moment, nor be opened again
 /// when the disk is full.
 pub const BACKUP_STALL: Duration = Duration::from_secs(10);

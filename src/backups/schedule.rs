@@ -17,6 +17,7 @@ use pilothouse_types::clock::{Clock, Timestamp};
 use tokio::sync::oneshot;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::paced_writer::PacedWriter;
 use super::{Backups, NoBackup, PendingBackup};
 use crate::limits::{BACKUP_CHUNK_BYTES, BACKUP_RETRY_INTERVAL};
 use crate::metrics::backups::BackupMetrics;
@@ -72,9 +73,10 @@ impl Schedule {
         let pending = backups.begin(clock)?;
         let (directory, retention) = (self.directory.clone(), self.retention);
         let (sender, receiver) = oneshot::channel();
+        let clock = clock.clone();
         // It reads and writes the disk for seconds. A thread of its own, because the end of a runtime waits for its blocking threads.
         thread::Builder::new().name("backup".to_owned()).spawn(move || {
-            let written = write(&directory, pending);
+            let written = write(&directory, pending, &clock);
             if let Ok((path, _)) = &written
                 && let Err(error) = prune(&directory, path, retention)
             {
@@ -90,7 +92,7 @@ impl Schedule {
 }
 
 /// Writes a backup and gives it its name.
-fn write(directory: &Path, pending: PendingBackup) -> Result<(PathBuf, Totals), Failure> {
+fn write(directory: &Path, pending: PendingBackup, clock: &Clock) -> Result<(PathBuf, Totals), Failure> {
     let PendingBackup { source, about, slot: _slot } = pending;
     fs::create_dir_all(directory)?;
     let path = directory.join(file_name(about.created));
@@ -101,7 +103,7 @@ fn write(directory: &Path, pending: PendingBackup) -> Result<(PathBuf, Totals), 
         let options = OpenOptions::new().write(true).create_new(true).mode(0o600).clone();
         let file = SparingFile { file: options.open(&unfinished)?, directory };
         let mut file = BufWriter::with_capacity(BACKUP_CHUNK_BYTES, file);
-        let totals = source.write_to(&about, &mut file)?;
+        let totals = source.write_to(&about, &mut PacedWriter::new(&mut file, clock))?;
         file.flush()?;
         file.get_ref().file.sync_all()?;
         fs::rename(&unfinished, &path)?;

@@ -16,6 +16,7 @@ use pilothouse_types::clock::{Clock, Moment};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
+use crate::backups::paced_writer::PacedWriter;
 use crate::backups::{Backups, NoBackup, PendingBackup};
 use crate::limits::{BACKUP_CHUNK_BYTES, BACKUP_CHUNKS, BACKUP_LEAST_RATE, BACKUP_STALL, BACKUP_STALL_STEP};
 
@@ -35,8 +36,9 @@ pub fn respond(backups: &Backups, clock: &Clock) -> Result<HttpResponse> {
     // A thread of its own: it reads the disk for seconds, and waits for the client.
     let thread = thread::Builder::new().name("backup".to_owned()).spawn(move || {
         let _slot = slot;
-        let mut out = ChunkSender { sender, chunk: Vec::new(), sent: 0, begin: clock.moment(), clock };
-        match source.write_to(&about, &mut out) {
+        let begin = clock.moment();
+        let mut out = ChunkSender { sender, chunk: Vec::new(), sent: 0, begin, clock: clock.clone() };
+        match source.write_to(&about, &mut PacedWriter::new(&mut out, &clock)) {
             Ok(totals) => tracing::info!(records = totals.records, types = totals.types, "a backup was sent"),
             Err(error) => {
                 tracing::warn!(%error, "a backup was not completed");
