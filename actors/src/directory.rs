@@ -367,6 +367,7 @@ impl Handler<Release> for Directory {
                     directory.released.insert(type_name, state);
                     Released::Done
                 }
+                Some(Ok(Retired::Emptied)) => Released::Done,
                 Some(Ok(Retired::HasObjects)) => Released::HasObjects,
                 Some(Ok(Retired::Busy) | Err(_)) => Released::Busy,
                 None => directory.release_idle(type_name),

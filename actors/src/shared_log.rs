@@ -106,8 +106,17 @@ pub struct Proposal {
     pub key: Key,
     /// The revision at which it must be; `None` if it must not exist.
     pub expected: Option<Revision>,
-    /// The new stored form; `None` to remove it.
-    pub value: Option<Bytes>,
+    /// What is to become of it.
+    pub change: ProposedChange,
+}
+
+/// What is to become of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProposedChange {
+    /// It gets this stored form.
+    Put(Bytes),
+    /// It is removed.
+    Remove,
 }
 
 /// What became of a proposal.

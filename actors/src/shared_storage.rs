@@ -14,6 +14,7 @@ use self::follower::Follower;
 use crate::directory::{Directory, DirectoryParts, Options};
 use crate::encryption::NoEncryption;
 use crate::fatal::Fatal;
+use crate::history_bounds::HistoryBounds;
 use crate::log_time::{LogClock, LogTime};
 use crate::notifier::ChangeNotifiers;
 use crate::recover::State;
@@ -53,13 +54,15 @@ pub enum StartError {
 }
 
 /// Reads a shared log and starts the storage actors, which follow it from there. Must be called inside an actix system.
-pub async fn start(log: Arc<dyn SharedLog>, options: Options) -> Result<SharedStores, StartError> {
+pub async fn start(log: Arc<dyn SharedLog>, mut options: Options) -> Result<SharedStores, StartError> {
+    // What history there is on disk is the matter of the log.
+    options.window_bounds.history = HistoryBounds::unlimited();
     let Loaded { revision, entries } = log.load().await?;
     let states = states(&*log, &options, revision, entries);
     let (fatal, notifiers) = (Fatal::new(), ChangeNotifiers::default());
     let deps = StoreDeps {
         write_limiter: WriteLimiter::default(),
-        trims: TrimQueue::default(),
+        trims: TrimQueue::discarding(),
         notifiers: notifiers.clone(),
         fatal: fatal.clone(),
         encryption: Arc::new(NoEncryption),

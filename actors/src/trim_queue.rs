@@ -36,13 +36,23 @@ struct Waiting {
     len: usize,
     /// The length from which stores stop to expire events.
     capacity: usize,
+    /// Whether nothing is kept.
+    discards: bool,
 }
 
 impl TrimQueue {
     /// A queue with room for `capacity` records.
     pub fn new(capacity: usize) -> TrimQueue {
-        let waiting = Waiting { records: HashMap::new(), turns: VecDeque::new(), len: 0, capacity };
+        let (records, turns) = (HashMap::new(), VecDeque::new());
+        let waiting = Waiting { records, turns, len: 0, capacity, discards: false };
         TrimQueue(Arc::new(Lock::new(waiting)))
+    }
+
+    /// A queue that keeps nothing, for a log that is not this server's: whoever owns it compacts it.
+    pub fn discarding() -> TrimQueue {
+        let queue = TrimQueue::new(usize::MAX);
+        queue.0.lock().discards = true;
+        queue
     }
 
     /// Adds records of one type that may be removed, in the order of its history. A caller that can wait checks
@@ -54,6 +64,9 @@ impl TrimQueue {
         }
         let mut guard = self.0.lock();
         let waiting = &mut *guard;
+        if waiting.discards {
+            return;
+        }
         let of_type = waiting.records.entry(type_name.clone()).or_default();
         if of_type.is_empty() {
             waiting.turns.push_back(type_name.clone());

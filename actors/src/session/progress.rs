@@ -51,7 +51,8 @@ struct NextFrame {
 enum FrameSource {
     /// An initial object, and those that come after it.
     Initial(Arc<Object>, InitialObjects),
-    Event(Arc<Event>),
+    /// An event, and whether it is the last one of its revision.
+    Event(Arc<Event>, bool),
 }
 
 /// The result of sending an event.
@@ -298,13 +299,13 @@ impl WatchProgress {
                 let frame = object.frame(next.variant, || Ok(frame));
                 self.push_initial(object, frame, out);
             }
-            FrameSource::Event(event) => {
+            FrameSource::Event(event, is_last) => {
                 let frame = event.frame(next.variant, || Ok(frame));
                 match frame.and_then(|frame| out.push_event(frame)) {
                     Ok(()) => {
                         self.encoder.on_frame_queued();
                         self.encoder.on_events_queued(1, event.accepted_at.wall);
-                        self.sent_of_next += 1;
+                        self.pass(&event, is_last);
                     }
                     // It is encoded again once there is memory.
                     Err(OutOfMemory) => self.lacks_memory = true,
@@ -413,7 +414,9 @@ impl WatchProgress {
                 self.end_unreadable(&event.object, event.change == Change::Removed, out);
                 break;
             }
-            let is_sent = match self.send(event, out) {
+            let next = events.get(index + 1);
+            let is_last = next.is_none_or(|next| next.revision() != event.revision());
+            let is_sent = match self.send(event, is_last, out) {
                 Ok(Sending::Encoding) => break,
                 Ok(sending) => sending == Sending::Sent,
                 Err(OutOfMemory) => {
@@ -426,7 +429,7 @@ impl WatchProgress {
                 oldest = oldest.or(Some(event.accepted_at.wall));
             }
             *left = left.saturating_sub(if is_sent { weight(&event.object) } else { 1 });
-            self.pass(event, events.get(index + 1));
+            self.pass(event, is_last);
             handled += 1;
         }
         if let Some(oldest) = oldest {
@@ -435,12 +438,12 @@ impl WatchProgress {
         handled
     }
 
-    /// Moves the cursor past an event that was sent or skipped, unless the next one has the same revision.
-    fn pass(&mut self, event: &Event, next: Option<&Arc<Event>>) {
-        if next.is_some_and(|next| next.revision() == event.revision()) {
-            self.sent_of_next += 1;
-        } else {
+    /// Moves the cursor past an event that was sent or skipped, if it is the last one of its revision.
+    fn pass(&mut self, event: &Event, is_last: bool) {
+        if is_last {
             (self.cursor, self.sent_of_next) = (event.revision(), 0);
+        } else {
+            self.sent_of_next += 1;
         }
     }
 
@@ -460,8 +463,8 @@ impl WatchProgress {
         self.end();
     }
 
-    /// Sends one event, if the filter matches it.
-    fn send(&mut self, event: &Arc<Event>, out: &mut Queue) -> Result<Sending, OutOfMemory> {
+    /// Sends one event, if the filter matches it. `is_last`: whether it is the last one of its revision.
+    fn send(&mut self, event: &Arc<Event>, is_last: bool, out: &mut Queue) -> Result<Sending, OutOfMemory> {
         let Some(event_type) = watch_event::event_type_for(&self.filter, event) else {
             return Ok(Sending::Skipped);
         };
@@ -471,7 +474,7 @@ impl WatchProgress {
             out.may_make(object.bytes.len())?;
             let object = watch_event::object_for(event_type, event);
             let frame = Some(self.encoder.frame_async(event_type, object));
-            let source = FrameSource::Event(Arc::clone(event));
+            let source = FrameSource::Event(Arc::clone(event), is_last);
             self.state = State::Encoding(Box::new(NextFrame { source, variant, frame }));
             return Ok(Sending::Encoding);
         }
@@ -489,7 +492,7 @@ impl WatchProgress {
     fn bookmark(&self, out: &mut Queue) {
         let has_sent_initial = match &self.state {
             State::CatchingUp | State::Fetching | State::CaughtUp => true,
-            State::Encoding(next) => matches!(next.source, FrameSource::Event(_)),
+            State::Encoding(next) => matches!(next.source, FrameSource::Event(..)),
             State::Initial(_) | State::Ended => false,
         };
         if has_sent_initial {

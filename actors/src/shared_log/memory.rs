@@ -12,8 +12,8 @@ use pilothouse_types::object::{Draft, Key, Revision, TypeName, UnreadableReason}
 use tokio::sync::watch;
 
 use super::{
-    ChangeBatch, Decoded, FollowError, Loaded, Proposal, ProposalOutcome, SharedChange, SharedEntry,
-    SharedLog, SharedLogError,
+    ChangeBatch, Decoded, FollowError, Loaded, Proposal, ProposalOutcome, ProposedChange, SharedChange,
+    SharedEntry, SharedLog, SharedLogError,
 };
 
 /// Makes an object of a value.
@@ -87,7 +87,11 @@ impl MemoryLog {
 
     fn write(&self, proposal: Proposal) -> ProposalOutcome {
         let mut content = self.content.lock();
-        let Proposal { type_name, key, expected, value } = proposal;
+        let Proposal { type_name, key, expected, change } = proposal;
+        let value = match change {
+            ProposedChange::Put(value) => Some(value),
+            ProposedChange::Remove => None,
+        };
         let place = (type_name.clone(), key.clone());
         let present = content.entries.get(&place).map(|(revision, _)| *revision);
         if present != expected {

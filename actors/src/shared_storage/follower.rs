@@ -15,7 +15,7 @@ use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Revision, TypeName};
 use tokio::sync::{Semaphore, watch};
 
-use crate::directory::{Directory, Find};
+use crate::directory::{Directory, Find, Types};
 use crate::fatal::Fatal;
 use crate::limits::{FOLLOW_PAUSE, UNAPPLIED_BYTES};
 use crate::shared_log::messages::{ApplyChanges, BarrierPassed, BarrierQueue, Resynchronize};
@@ -171,8 +171,10 @@ impl Follower {
 
     async fn resynchronize(&mut self) -> Result<(), SharedLogError> {
         let loaded = self.log.load().await?;
+        // Also those that nothing has changed since the start: all of their objects may be gone.
+        let known = self.directory.send(Types).await.unwrap_or_default();
         let mut by_type: HashMap<TypeName, Vec<SharedEntry>> =
-            self.stores.keys().map(|type_name| (type_name.clone(), Vec::new())).collect();
+            known.into_iter().chain(self.stores.keys().cloned()).map(|name| (name, Vec::new())).collect();
         for entry in loaded.entries {
             by_type.entry(entry.type_name.clone()).or_default().push(entry);
         }

@@ -190,13 +190,16 @@ impl Handler<Retire> for Store {
         } else {
             let dropped = state.window.forget_before(LogTime::MAX, usize::MAX);
             state.trim(&dropped);
-            ctx.stop();
-            let (snapshot, window) = (state.snapshot.clone(), Arc::clone(&state.window));
-            let (last, rollbacks) = match order {
-                Order::Log(order) => (order.last, order.rollbacks),
-                Order::Shared(_) => (state.snapshot.revision, 0),
-            };
-            Retired::Ended(State { snapshot, window, last, rollbacks })
+            match order {
+                Order::Log(order) => {
+                    ctx.stop();
+                    let (snapshot, window) = (state.snapshot.clone(), Arc::clone(&state.window));
+                    let (last, rollbacks) = (order.last, order.rollbacks);
+                    Retired::Ended(State { snapshot, window, last, rollbacks })
+                }
+                // Changes that other servers make may be in its mailbox already, and would be lost with it.
+                Order::Shared(_) => Retired::Emptied,
+            }
         })
     }
 }

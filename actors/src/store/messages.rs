@@ -149,6 +149,8 @@ pub struct Retire;
 pub enum Retired {
     /// The store has ended. The next store continues its counter and its window, so readers of the window see later events.
     Ended(State),
+    /// It has dropped its history, and stays to receive the changes of a shared log.
+    Emptied,
     /// It has objects and stays.
     HasObjects,
     /// Requests are pending, or the trim queue has no room for the records of its history: retry later.

@@ -19,12 +19,14 @@ use super::messages::ObjectResult;
 use super::shared_messages::ProposalEnded;
 use super::type_state::TypeState;
 use super::write_turns::WriteTurn;
-use super::writes::{NewObject, Responder, WriteCommand};
+use super::writes::{Responder, WriteCommand};
 use crate::event::{Change, Event};
 use crate::limits::{PROPOSAL_ATTEMPTS, RECORD_BYTES, WRITES_WAITING_PER_KEY};
 use crate::permit::Permit;
 use crate::shared_log::messages::Barriers;
-use crate::shared_log::{Decoded, Proposal, ProposalOutcome, SharedChange, SharedEntry, SharedLog};
+use crate::shared_log::{
+    Decoded, Proposal, ProposalOutcome, ProposedChange, SharedChange, SharedEntry, SharedLog,
+};
 
 /// What a reader does once the state is recent enough, or why it never will be.
 pub(super) type Reader = Box<dyn FnOnce(Result<&TypeState, StoreError>) + Send>;
@@ -102,6 +104,9 @@ impl SharedOrder {
             StoreError::Unavailable
         } else if command.bytes() > RECORD_BYTES {
             StoreError::TooLarge
+        } else if command.new_object().is_some_and(|new| new.stored_bytes().is_none()) {
+            // Nobody else could read it.
+            StoreError::Unavailable
         } else if let Some(slot) = state.deps.write_limiter.take(command.bytes()) {
             let writer = Responder::new(reply, permit, slot);
             self.enter(state, Write { command, writer, _turn: turn, attempts: 0 });
@@ -131,11 +136,15 @@ impl SharedOrder {
     fn propose(&mut self, state: &TypeState, mut write: Write, waiting: VecDeque<Write>) {
         write.attempts += 1;
         let key = write.command.key().clone();
+        let change = match write.command.new_object() {
+            Some(new) => ProposedChange::Put(new.stored_bytes().cloned().unwrap_or_default()),
+            None => ProposedChange::Remove,
+        };
         let proposal = Proposal {
             type_name: state.type_name.clone(),
             key: key.clone(),
             expected: write.command.expected(),
-            value: write.command.new_object().and_then(NewObject::stored_bytes).cloned(),
+            change,
         };
         let outcome = self.log.propose(proposal);
         let address = self.address.clone();

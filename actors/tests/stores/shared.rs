@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use actix::Addr;
 use bytes::Bytes;
-use pilothouse_actors::directory::Find;
+use pilothouse_actors::directory::{Find, Options};
 use pilothouse_actors::event::{Change, Event};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::shared_log::memory::{Member, MemoryLog};
 use pilothouse_actors::shared_storage::{SharedStores, start};
 use pilothouse_actors::store::write_turns::{TakeTurn, TurnMode};
-use pilothouse_actors::store::{Create, Get, ObjectResult, Replace, Store};
+use pilothouse_actors::store::{Create, Expire, Get, ObjectResult, Replace, Store};
+use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Key, Object, Revision, StoredDraft, TypeName, UnreadableReason};
 
@@ -26,15 +27,18 @@ fn decode(key: &Key, value: &Bytes) -> Result<Draft, UnreadableReason> {
 struct Server {
     member: Arc<Member>,
     stores: SharedStores,
+    clock: Clock,
     pods: Addr<Store>,
 }
 
 impl Server {
     async fn start(log: &MemoryLog) -> Server {
         let member = log.member();
-        let stores = start(Arc::clone(&member) as _, manual_options()).await.unwrap();
+        let clock = Clock::manual(Timestamp(1_700_000_000_000_000));
+        let options = Options { clock: clock.clone(), ..manual_options() };
+        let stores = start(Arc::clone(&member) as _, options).await.unwrap();
         let pods = stores.directory.send(Find { type_name: TypeName::new("pods") }).await.unwrap().unwrap();
-        Server { member, stores, pods }
+        Server { member, stores, clock, pods }
     }
 
     async fn create(&self, key: &str, body: &str) -> ObjectResult {
@@ -205,6 +209,50 @@ async fn changes_that_were_compacted_meanwhile_arrive_as_their_difference() {
         ]
     );
     assert_eq!(before, [2, 3, 4]);
+}
+
+#[actix_rt::test]
+async fn history_expires_although_nothing_is_trimmed() {
+    let log = MemoryLog::new(decode);
+    let [one] = servers(&log).await;
+    let mut revision = one.create("a", "").await.unwrap().revision;
+    for number in 0..100 {
+        revision = one.replace("a", &number.to_string(), revision).await.unwrap().revision;
+    }
+    let clock = &one.clock;
+    clock.advance(Duration::from_secs(3_600));
+    while one.pods.send(Expire).await.unwrap() > 0 {}
+    assert!(one.events().await.is_empty());
+}
+
+/// Nothing has changed the type since the start, so the follower has not had to do with its store.
+#[actix_rt::test]
+async fn objects_of_a_quiet_type_that_are_gone_after_a_compaction_are_removed() {
+    let log = MemoryLog::new(decode);
+    let [one] = servers(&log).await;
+    for key in ["a", "b"] {
+        one.create(key, "").await.unwrap();
+    }
+    let [late] = servers(&log).await;
+    assert_eq!(late.objects().await.len(), 2);
+    late.member.set_cut_off(true);
+    one.remove("a", Revision(2)).await.unwrap();
+    one.remove("b", Revision(3)).await.unwrap();
+    log.compact();
+    late.member.set_cut_off(false);
+    assert!(matches!(late.get("a").await, Err(StoreError::NotFound)));
+    assert_eq!(late.objects().await, []);
+}
+
+#[actix_rt::test]
+async fn object_without_a_form_for_the_log_is_refused() {
+    let log = MemoryLog::new(decode);
+    let [one] = servers(&log).await;
+    let created = one.create("a", "").await.unwrap();
+    let (draft, permit) = (draft("a", "new"), Permit::none());
+    let replace = Replace { draft, stored: None, expected: created.revision, permit, turn: None };
+    assert!(matches!(one.pods.send(replace).await.unwrap(), Err(StoreError::Unavailable)));
+    assert_eq!(one.get("a").await.unwrap().revision, created.revision);
 }
 
 #[actix_rt::test]

@@ -12,11 +12,12 @@ use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::{self, BoxStream, StreamExt as _};
 use pilothouse_actors::shared_log::{
-    ChangeBatch, Decoded, FollowError, Loaded, Proposal, ProposalOutcome, SharedEntry, SharedLog,
-    SharedLogError,
+    ChangeBatch, Decoded, FollowError, Loaded, Proposal, ProposalOutcome, ProposedChange, SharedEntry,
+    SharedLog, SharedLogError,
 };
 use pilothouse_etcd::messages::{
-    Compare, DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest, TxnResponse, WatchCreateRequest,
+    Compare, DeleteRangeRequest, PutRequest, RangeRequest, ResponseHeader, TxnRequest, TxnResponse,
+    WatchCreateRequest,
 };
 use pilothouse_etcd::{Client, Error, ResumableWatch, WatchItem};
 use pilothouse_etcd_layout::keys::COMPACTION_KEY;
@@ -43,7 +44,8 @@ impl EtcdLog {
         EtcdLog { client, types, codec: Arc::new(codec) }
     }
 
-    /// The form in which etcd gets a draft. Any thread may call this, so that stores have nothing to encode.
+    /// The form in which etcd gets a draft; `None` if the type is not known, and then a store refuses the write. Any thread may call
+    /// this, so that stores have nothing to encode.
     pub fn encode(&self, type_name: &TypeName, draft: &Draft) -> Result<Option<StoredDraft>, ValueError> {
         let Some(resource) = self.types.resource(type_name) else { return Ok(None) };
         let bytes = self.codec.encode(&resource, draft)?;
@@ -80,16 +82,16 @@ impl EtcdLog {
 
     /// The transaction of a proposal; `None` if there is no such type.
     fn transaction(&self, proposal: Proposal) -> Option<TxnRequest> {
-        let Proposal { type_name, key, expected, value } = proposal;
+        let Proposal { type_name, key, expected, change } = proposal;
         let key = Bytes::from(self.types.etcd_key(&type_name, &key)?);
         let condition = match expected {
             Some(revision) => Compare::mod_revision_is(key.clone(), to_etcd(revision)),
             None => Compare::is_absent(key.clone()),
         };
         let transaction = TxnRequest::when([condition]);
-        let transaction = match value {
-            Some(value) => transaction.and_then(PutRequest::new(key.clone(), value)),
-            None => transaction.and_then(DeleteRangeRequest::key(key.clone())),
+        let transaction = match change {
+            ProposedChange::Put(value) => transaction.and_then(PutRequest::new(key.clone(), value)),
+            ProposedChange::Remove => transaction.and_then(DeleteRangeRequest::key(key.clone())),
         };
         Some(transaction.or_else(RangeRequest { keys_only: true, ..RangeRequest::key(key) }))
     }
@@ -98,8 +100,9 @@ impl EtcdLog {
 /// What a transaction has done.
 fn outcome(response: &TxnResponse) -> ProposalOutcome {
     if response.succeeded {
-        let revision = response.header.as_ref().map_or(0, |header| header.revision);
-        return ProposalOutcome::Accepted(from_etcd(revision));
+        // Without a header nobody knows when its change arrives.
+        let accepted = |header: &ResponseHeader| ProposalOutcome::Accepted(from_etcd(header.revision));
+        return response.header.as_ref().map_or(ProposalOutcome::Unknown, accepted);
     }
     let present = response.range(0).and_then(|range| range.kvs.first());
     ProposalOutcome::Refused(present.map(|entry| from_etcd(entry.mod_revision)))
@@ -129,7 +132,8 @@ impl SharedLog for EtcdLog {
             let read =
                 client.range(RangeRequest { keys_only: true, ..RangeRequest::key(COMPACTION_KEY) }).await;
             let header = read.map_err(|error| refusal(&error))?.header;
-            Ok(from_etcd(header.map_or(0, |header| header.revision)))
+            let without = || SharedLogError::Unavailable("the answer of etcd has no revision".into());
+            header.map(|header| from_etcd(header.revision)).ok_or_else(without)
         }
         .boxed()
     }
@@ -201,7 +205,11 @@ impl Followed {
 /// Why the log cannot be followed any further; `None` if beginning again may help.
 fn follow_error(error: &Error) -> Option<FollowError> {
     match error {
-        Error::Compacted(_) => Some(FollowError::Compacted),
+        // A revision that cannot be received is passed by reading everything.
+        Error::Compacted(_) | Error::ResponseTooLarge { .. } | Error::InvalidAnswer { .. } => {
+            tracing::warn!(%error, "etcd is read anew");
+            Some(FollowError::Compacted)
+        }
         Error::RevisionRegressed { current, .. } => Some(FollowError::WentBack(from_etcd(*current))),
         Error::ClusterChanged { .. } => Some(FollowError::WentBack(Revision::ZERO)),
         other => {
