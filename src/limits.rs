@@ -457,6 +457,8 @@ pub const BACKUP_CHUNKS: usize = 8;
 /// delays no request by much.
 pub const BACKUP_WORK_STEP: Duration = Duration::from_micros(500);
 pub const BACKUP_PAUSE_FACTOR: u32 = 3;
+/// The longest of these pauses.
+pub const BACKUP_MAX_PAUSE: Duration = Duration::from_millis(20);
 /// How long a client may read nothing of a backup. Meanwhile the file cannot reuse the pages of the backup's moment, nor be opened again
 /// when the disk is full.
 pub const BACKUP_STALL: Duration = Duration::from_secs(10);

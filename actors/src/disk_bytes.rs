@@ -17,8 +17,8 @@ pub struct DiskBytes {
 }
 
 impl DiskBytes {
-    /// Those of the disk that has this path.
-    pub fn of(path: &Path) -> io::Result<DiskBytes> {
+    /// Asks the system about the disk that has this path.
+    pub fn measure(path: &Path) -> io::Result<DiskBytes> {
         let system = statvfs(path)?;
         let block = system.fragment_size();
         let [total, free] =

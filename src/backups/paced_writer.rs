@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pilothouse_types::clock::{Clock, Moment};
 
-use crate::limits::{BACKUP_PAUSE_FACTOR, BACKUP_WORK_STEP};
+use crate::limits::{BACKUP_MAX_PAUSE, BACKUP_PAUSE_FACTOR, BACKUP_WORK_STEP};
 
 /// Pauses its thread after each bit of work that was done between two writes, several times as long as the work took. How long the
 /// output takes does not count: that is not work of this thread.
@@ -28,7 +28,8 @@ impl<'a, W: Write> PacedWriter<'a, W> {
     fn pause_after_work(&mut self) {
         self.worked += self.clock.elapsed(self.since);
         if self.worked >= BACKUP_WORK_STEP {
-            thread::sleep(self.worked * BACKUP_PAUSE_FACTOR);
+            // A slow disk is no work of this processor, and a backup that takes long keeps old pages in the file.
+            thread::sleep((self.worked * BACKUP_PAUSE_FACTOR).min(BACKUP_MAX_PAUSE));
             self.worked = Duration::ZERO;
         }
     }

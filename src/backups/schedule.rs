@@ -124,7 +124,7 @@ struct SparingFile<'a> {
 
 impl Write for SparingFile<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if DiskBytes::of(self.directory)?.is_low() {
+        if DiskBytes::measure(self.directory)?.is_low() {
             return Err(io::Error::new(
                 io::ErrorKind::StorageFull,
                 "the disk of the backups has too little space",

@@ -48,7 +48,7 @@ impl Redb {
 
     /// The space on the disk.
     pub(super) fn disk(&self) -> Result<Disk, EngineError> {
-        let DiskBytes { total, free } = DiskBytes::of(&self.path)?;
+        let DiskBytes { total, free } = DiskBytes::measure(&self.path)?;
         let file = std::fs::metadata(&self.path)?;
         Ok(Disk {
             free_bytes: free,

@@ -290,7 +290,9 @@ fn conclude(
 ) -> Conclusion {
     let mut conclusion = Conclusion::default();
     let problems = header.problems.iter();
-    conclusion.damage.extend(problems.map(|problem| Finding::new(FindingKind::Header, *problem).at(Some(0))));
+    conclusion
+        .damage
+        .extend(problems.map(|problem| Finding::new(FindingKind::Header, *problem).with_offset(Some(0))));
     conclusion.add_tables(&reading.tables, &reading.root.damaged, names);
     conclusion.damage.append(&mut reading.system);
     conclusion.losses.extend(transaction);

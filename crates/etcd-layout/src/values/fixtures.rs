@@ -47,7 +47,7 @@ fn value_of_fixture(
 }
 
 #[test]
-#[ignore = "needs PILOTHOUSE_FIXTURES"]
+#[ignore = "needs the folder of objects that the reference has written, named by PILOTHOUSE_FIXTURES"]
 fn fixtures_are_read_and_written_again_unchanged() {
     let folder = PathBuf::from(std::env::var_os("PILOTHOUSE_FIXTURES").expect("PILOTHOUSE_FIXTURES"));
     let registry = Registry::complete().unwrap();

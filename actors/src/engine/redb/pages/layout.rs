@@ -143,10 +143,11 @@ impl<'a> Branch<'a> {
 
     /// A child, and the checksum that it must have.
     pub fn child(&self, index: usize) -> Option<(PageNumber, u128)> {
-        let at = BRANCH_HEAD + CHECKSUM_BYTES * index;
-        let expected = u128::from_le_bytes(self.bytes.get(at..at + CHECKSUM_BYTES)?.try_into().ok()?);
-        let at = BRANCH_HEAD + CHECKSUM_BYTES * self.children() + NUMBER_BYTES * index;
-        Some((PageNumber::read(self.bytes.get(at..at + NUMBER_BYTES)?)?, expected))
+        let checksum = BRANCH_HEAD + CHECKSUM_BYTES * index;
+        let checksum = self.bytes.get(checksum..checksum + CHECKSUM_BYTES)?;
+        let number = BRANCH_HEAD + CHECKSUM_BYTES * self.children() + NUMBER_BYTES * index;
+        let number = PageNumber::read(self.bytes.get(number..number + NUMBER_BYTES)?)?;
+        Some((number, u128::from_le_bytes(checksum.try_into().ok()?)))
     }
 
     /// The key at or above all keys of the child with this index, and below those of the next.

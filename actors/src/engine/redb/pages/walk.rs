@@ -105,7 +105,7 @@ impl Visits {
 }
 
 impl Seen {
-    fn of(&mut self, trust: Trust) -> &mut Visits {
+    fn visits_mut(&mut self, trust: Trust) -> &mut Visits {
         if trust == Trust::Proven { &mut self.proven } else { &mut self.below_damage }
     }
 
@@ -140,7 +140,7 @@ impl Walk<'_> {
         };
         let whole = verify(&bytes, self.widths, expected);
         if whole.is_some() {
-            self.seen.of(trust).whole.insert(offset, bytes.len());
+            self.seen.visits_mut(trust).whole.insert(offset, bytes.len());
             self.pages.insert(offset, bytes.len());
         }
         match whole {
@@ -159,7 +159,7 @@ impl Walk<'_> {
     /// Reads what is left of a page whose checksum is wrong.
     fn salvage(&mut self, offset: u64, bytes: &[u8], bounds: &Bounds, trust: Trust, depth: usize) {
         (self.visit)(Step::Damaged { offset: Some(offset), bounds });
-        let damaged = &mut self.seen.of(trust).damaged;
+        let damaged = &mut self.seen.visits_mut(trust).damaged;
         if damaged.contains(offset) {
             (self.visit)(Step::Unreachable);
             return;

@@ -68,11 +68,11 @@ impl Conclusion {
     /// Adds the small tables.
     pub(super) fn add_tables(&mut self, tables: &Tables, definitions: &[u64], names: &Names) {
         let page = |table: &str, offset| {
-            Finding::new(FindingKind::Page, format!("in the table `{table}`")).at(offset)
+            Finding::new(FindingKind::Page, format!("in the table `{table}`")).with_offset(offset)
         };
-        let definitions = definitions
-            .iter()
-            .map(|offset| Finding::new(FindingKind::Page, "in the list of tables").at(Some(*offset)));
+        let definitions = definitions.iter().map(|offset| {
+            Finding::new(FindingKind::Page, "in the list of tables").with_offset(Some(*offset))
+        });
         self.damage.extend(definitions);
         self.damage.extend(tables.damaged.iter().map(|(table, offset)| page(table, *offset)));
         let missing = |what: String| Finding::new(FindingKind::Table, what);
@@ -107,7 +107,7 @@ impl Conclusion {
     fn add_page(&mut self, page: &DamagedPage, names: &Names) {
         let DamagedPage { offset, keys } = page;
         let finding = Finding::new(FindingKind::Page, format!("in the log, {}", describe(keys, names)));
-        self.damage.push(finding.at(*offset));
+        self.damage.push(finding.with_offset(*offset));
     }
 
     /// Adds records of which nothing can be read.
@@ -123,7 +123,7 @@ impl Conclusion {
             detail = format!("{detail}, {}", describe(keys, names));
         }
         let finding = Finding { type_name, revisions, ..Finding::new(FindingKind::Record, detail) };
-        self.damage.push(finding.at(Some(*offset)));
+        self.damage.push(finding.with_offset(Some(*offset)));
     }
 
     /// Adds the records of a type.

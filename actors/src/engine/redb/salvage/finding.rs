@@ -96,7 +96,7 @@ impl Finding {
     }
 
     /// The same at this place in the file.
-    pub(super) fn at(self, offset: Option<u64>) -> Finding {
+    pub(super) fn with_offset(self, offset: Option<u64>) -> Finding {
         Finding { offset, ..self }
     }
 }

@@ -190,7 +190,8 @@ pub(super) fn damage_of_redb(file: &PageFile, system: Option<Tree>) -> Vec<Findi
     for table in tables {
         offsets.extend(Pairs::read(file, &table, &mut pages).damaged);
     }
-    let finding =
-        |offset| Finding::new(FindingKind::Page, "in the list of free pages, which is no data").at(offset);
+    let finding = |offset| {
+        Finding::new(FindingKind::Page, "in the list of free pages, which is no data").with_offset(offset)
+    };
     offsets.into_iter().map(finding).collect()
 }
