@@ -10,6 +10,7 @@
 mod definition_set;
 mod deletion;
 mod reconcile;
+pub mod shared_types;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -31,6 +32,7 @@ use pilothouse_api::openapi;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_types::object::TypeName;
 use reconcile::Reconciler;
+use shared_types::SharedTypes;
 
 use crate::limits::{DEFINITION_DELETIONS_IN_FLIGHT, DEFINITIONS_MAILBOX};
 use crate::registry::{Backend, loopback};
@@ -76,6 +78,8 @@ pub struct DefinitionsDeps {
     pub first_ordinal: u32,
     /// Publishes the defined resources.
     pub publish: Box<dyn Fn(Defined)>,
+    /// The types of the shared log, if there is one.
+    pub shared_types: Option<SharedTypes>,
     /// Raised when the actor panics: definitions would no longer be processed.
     pub fatal: Fatal,
 }
@@ -122,12 +126,14 @@ fn retry_delay(failures: u32) -> Duration {
 impl Definitions {
     /// Starts the actor on this thread and registers its notifier.
     pub fn begin(deps: DefinitionsDeps) -> Addr<Definitions> {
-        let DefinitionsDeps { notifiers, backend, resource, catalog, first_ordinal, publish, fatal } = deps;
+        let DefinitionsDeps { notifiers, backend, resource, catalog, first_ordinal, publish, .. } = deps;
+        let (shared_types, fatal) = (deps.shared_types, deps.fatal);
         let user = loopback::own_identity();
         Definitions::create(|context| {
             let notifier = notifiers.add(ChangeNotifier::new(context.address().recipient()));
             let deletions = Semaphore::new(DEFINITION_DELETIONS_IN_FLIGHT);
-            let reconciler = Rc::new(Reconciler { backend, resource, catalog, publish, user, deletions });
+            let reconciler =
+                Rc::new(Reconciler { backend, resource, catalog, publish, user, deletions, shared_types });
             Definitions {
                 notifier,
                 notifiers,

@@ -9,6 +9,7 @@ pub mod authentication_file;
 pub mod authorization_file;
 mod compat;
 mod document;
+pub mod etcd;
 pub mod external_authenticators;
 pub mod flag_groups;
 pub mod gates;
@@ -33,6 +34,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 pub use admission_file::AdmissionFile;
 pub use audit::Audit;
 pub use authentication_file::AuthenticationFile;
+pub use etcd::EtcdFlags;
 pub use external_authenticators::{FrontProxy, TokenWebhook};
 pub use flag_groups::{
     Aggregation, Api, Authentication, Authorization, AuthorizationMode, Backend, Controllers, Engine,
@@ -59,6 +61,9 @@ pub struct Config {
     /// The storage of objects.
     #[command(flatten)]
     pub storage: Storage,
+    /// etcd. [`Config::etcd`] has these flags only if it is used.
+    #[command(flatten)]
+    pub etcd_flags: EtcdFlags,
     /// Authentication.
     #[command(flatten)]
     pub authentication: Authentication,
@@ -167,15 +172,7 @@ impl Config {
             matches.value_source("anonymous_auth") == Some(clap::parser::ValueSource::CommandLine);
         config.flags = flag_values(&command, &matches);
         config.warnings = compat::ignored_flags(&matches);
-        match config.storage.storage_backend {
-            Some(Backend::Redb) => config.storage.engine = Engine::Redb,
-            Some(Backend::Memory) => config.storage.engine = Engine::Memory,
-            Some(Backend::Etcd3) => {
-                let engine = config.storage.engine;
-                config.warnings.push(format!("--storage-backend=etcd3 is not used: the engine is {engine}"));
-            }
-            None => {}
-        }
+        config.choose_storage(&matches);
         config.warnings.extend(config.api.feature_gates.iter().filter_map(|gate| gate.warning()));
         config.warnings.extend(config.service_accounts.warning());
         config.warnings.extend(config.front_proxy.warnings());
@@ -215,9 +212,10 @@ impl Config {
                 "--encryption-provider-config-automatic-reload must be set with --encryption-provider-config",
             );
         }
-        if self.storage.engine == Engine::Redb && self.storage.data_dir.is_none() {
+        if self.etcd().is_none() && self.storage.engine == Engine::Redb && self.storage.data_dir.is_none() {
             return invalid("the redb engine needs a data directory");
         }
+        self.validate_etcd()?;
         if serving.advertise_address.is_some_and(|address| address.is_unspecified() || address.is_loopback())
             && !serving.bind_address.is_loopback()
         {

@@ -207,6 +207,10 @@ pub const CERTIFICATE_MARGIN: Duration = Duration::from_secs(90 * 86_400);
 pub const CERTIFICATE_BACKDATE: Duration = Duration::from_secs(3_600);
 /// How often a changed encryption configuration is looked for, if it is to be reloaded.
 pub const ENCRYPTION_RELOAD_INTERVAL: Duration = Duration::from_secs(2);
+/// How long a start waits before it tries again to read etcd.
+pub const STORAGE_RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// How often it says that it does.
+pub const STORAGE_RETRY_MESSAGE_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a start waits before it asks again for a key that it needs.
 pub const DECRYPTION_RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// How often key and certificate files are checked for changes.
@@ -456,7 +460,7 @@ pub const BACKUP_CHUNKS: usize = 8;
 /// For how long a backup works before it pauses, and how many times as long the pause is: so it takes a quarter of one processor, and
 /// delays no request by much.
 pub const BACKUP_WORK_STEP: Duration = Duration::from_micros(500);
-pub const BACKUP_PAUSE_FACTOR: u32 = 3;
+pub const BACKUP_PAUSE_FACTOR: u32 = 8;
 /// The longest of these pauses.
 pub const BACKUP_MAX_PAUSE: Duration = Duration::from_millis(20);
 /// How long a client may read nothing of a backup. Meanwhile the file cannot reuse the pages of the backup's moment, nor be opened again

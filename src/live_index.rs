@@ -22,7 +22,7 @@ use pilothouse_actors::answer::Answer;
 use pilothouse_actors::directory::{Directory, Find};
 use pilothouse_actors::event::Change;
 use pilothouse_actors::permit::Permit;
-use pilothouse_actors::store::{OpenWatch, Position};
+use pilothouse_actors::store::{Freshness, OpenWatch, Position};
 use pilothouse_actors::window::{Read, Window};
 use pilothouse_apimachinery::schema::Registry;
 use pilothouse_apimachinery::stored_type::StoredType;
@@ -280,7 +280,7 @@ impl Source {
     }
 
     fn is_behind(&self) -> bool {
-        self.window.head() != self.reached()
+        self.window.head() > self.reached()
     }
 
     /// Whether the window no longer has all events that the view lacks.
@@ -301,7 +301,13 @@ impl Source {
                 self.revision.store(revision.max(head).0, Ordering::Release);
                 return CatchUp::Done;
             };
+            let mut current = revision;
             for event in &events {
+                // A shared log may change several objects at one revision: it is reached with the last of them.
+                if event.revision() > current {
+                    self.revision.store(current.0, Ordering::Release);
+                    current = event.revision();
+                }
                 match event.change {
                     Change::Removed => target.remove(&event.object),
                     Change::Created | Change::Replaced if target.is_unprepared(&event.object) => {
@@ -309,7 +315,6 @@ impl Source {
                     }
                     Change::Created | Change::Replaced => target.put(&self.followed, &event.object),
                 }
-                self.revision.store(event.revision().0, Ordering::Release);
             }
             self.revision.store(last.0, Ordering::Release);
         }
@@ -352,7 +357,10 @@ fn needs_preparation<V: StoreIndex>(object: &Object) -> bool {
 async fn open(directory: &Addr<Directory>, followed: &StoredType) -> Result<Position, StoreError> {
     let lookup = directory.send(Find { type_name: followed.type_name() }).await;
     let store = lookup.map_err(|_| StoreError::Unavailable)??;
-    store.send(OpenWatch { permit: Permit::none() }).await.map_err(|_| StoreError::Unavailable)?
+    store
+        .send(OpenWatch { freshness: Freshness::Seen, permit: Permit::none() })
+        .await
+        .map_err(|_| StoreError::Unavailable)?
 }
 
 impl<V: StoreIndex> LiveIndex<V> {

@@ -31,9 +31,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use actix::Addr;
-use pilothouse_actors::committer::Committer;
 use pilothouse_actors::permit::Permit;
+use pilothouse_actors::storage_health::StorageHealth;
+use pilothouse_actors::store::Freshness;
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_apimachinery::stored_type::StoredType;
@@ -67,7 +67,7 @@ pub struct Backend {
     /// Sends messages to the stores.
     pub stores: Stores,
     /// Writes to the disk; asked whether it works.
-    pub committer: Addr<Committer>,
+    pub health: StorageHealth,
     /// The admission plug-ins.
     pub admission: Chain,
     /// The clock. Tests replace it.
@@ -103,7 +103,13 @@ pub type CurrentResource = Rc<dyn Fn(&Arc<Resource>) -> Option<Arc<Resource>>>;
 impl Backend {
     /// Reads the object of the call.
     pub async fn read(&self, call: &Call<'_>) -> Result<Arc<Object>> {
-        let object = self.stores.get(&call.stored().store, call.key(call.name()), call.permit()).await;
+        self.read_at(call, Freshness::Latest).await
+    }
+
+    /// Like [`Backend::read`], of a state that is recent enough.
+    pub async fn read_at(&self, call: &Call<'_>, freshness: Freshness) -> Result<Arc<Object>> {
+        let (store, key) = (&call.stored().store, call.key(call.name()));
+        let object = self.stores.get_at(store, key, freshness, call.permit()).await;
         object.map_err(|error| Status::from_store(&error, call.group_resource(), call.name()))
     }
 

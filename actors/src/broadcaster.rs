@@ -275,7 +275,8 @@ impl Broadcaster {
     fn request_bookmarks(&mut self) {
         self.slot = (self.slot + 1) % BOOKMARK_SLOTS;
         let slot = u64::from(self.slot);
-        for watchers in self.watchers_by_type.values() {
+        for watchers in self.watchers_by_type.values_mut() {
+            watchers.skip_quiet();
             let is_due = |id: &SubscriptionId| id.0 % u64::from(BOOKMARK_SLOTS) == slot;
             let members = watchers.members.iter();
             for (_, watcher) in members.filter(|(id, watcher)| watcher.bookmarks && is_due(id)) {

@@ -17,7 +17,7 @@ use pilothouse_types::clock::Clock;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::memory::MemoryBudget;
 use pilothouse_types::object::{Revision, TypeName};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::archive::{Archive, ArchiveReader};
 use crate::backup::BackupSource;
@@ -32,7 +32,10 @@ use crate::limits::{
 use crate::log_time::LogClock;
 use crate::notifier::ChangeNotifiers;
 use crate::recover::{State, recover};
+use crate::shared_log::admission::Admissions;
+use crate::shared_log::messages::FollowStatus;
 use crate::space::{Space, SpaceLimits};
+use crate::storage_health::StorageHealth;
 use crate::store::{self, OrderSource, Retired, Store, StoreDeps};
 use crate::trim_queue::TrimQueue;
 use crate::window::{Extent, WindowBounds};
@@ -120,8 +123,10 @@ impl Default for Options {
 pub struct Stores {
     /// Finds stores and stops everything.
     pub directory: Addr<Directory>,
-    /// For health checks and flushes.
-    pub committer: Addr<Committer>,
+    /// What health checks ask.
+    pub health: StorageHealth,
+    /// Where types of a shared log are added and removed; `None` if there is no such log.
+    pub admissions: Option<Admissions>,
     /// Where broadcasters add their notifiers.
     pub notifiers: ChangeNotifiers,
     /// Raised when the server must end.
@@ -140,6 +145,24 @@ pub struct Stores {
     pub encryption: Arc<dyn Encryption>,
     /// How many objects could not be decrypted at the start, by type.
     pub undecryptable: Arc<BTreeMap<TypeName, usize>>,
+}
+
+impl Stores {
+    /// The committer, if the log is one that only this server writes.
+    pub fn committer(&self) -> Option<&Addr<Committer>> {
+        match &self.health {
+            StorageHealth::Log(committer) => Some(committer),
+            StorageHealth::Shared(..) => None,
+        }
+    }
+
+    /// How far the log was followed, if it is shared.
+    pub fn follow_status(&self) -> Option<watch::Receiver<FollowStatus>> {
+        match &self.health {
+            StorageHealth::Log(_) => None,
+            StorageHealth::Shared(_, status) => Some(status.clone()),
+        }
+    }
 }
 
 /// Recovers the log and starts the storage actors. Must be called inside an actix system; the committer and the stores get
@@ -196,7 +219,8 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
     })?;
     Ok(Stores {
         directory,
-        committer,
+        health: StorageHealth::Log(committer),
+        admissions: None,
         notifiers,
         fatal,
         write_limiter,
@@ -367,7 +391,6 @@ impl Handler<Release> for Directory {
                     directory.released.insert(type_name, state);
                     Released::Done
                 }
-                Some(Ok(Retired::Emptied)) => Released::Done,
                 Some(Ok(Retired::HasObjects)) => Released::HasObjects,
                 Some(Ok(Retired::Busy) | Err(_)) => Released::Busy,
                 None => directory.release_idle(type_name),

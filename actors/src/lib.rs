@@ -46,6 +46,7 @@ pub mod shared_log;
 pub mod shared_storage;
 pub mod snapshot;
 pub mod space;
+pub mod storage_health;
 pub mod store;
 pub mod throttle;
 pub mod trim_queue;

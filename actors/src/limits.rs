@@ -109,6 +109,8 @@ pub const WINDOWS_BYTES: usize = 512 << 20;
 /// Bytes of history that a type may keep even if all types together have too much: a quiet type must not lose its history to a busy
 /// one, and none may lose its newest events.
 pub const WINDOW_LEAST_BYTES: usize = 1 << 20;
+/// Gaps that a window tells apart. With more, the oldest two become one, and whoever stands between them has to list again.
+pub const WINDOW_GAPS: usize = 64;
 /// Bytes of cached encodings of all objects, without a memory limit.
 pub const ENCODINGS_BYTES: usize = 1 << 30;
 /// How often a session that wants bookmarks gets one.
@@ -160,6 +162,14 @@ pub const COMPACTION_BYTES_PER_QUIET_SECOND: u64 = 4 << 20;
 pub const CLOCK_SET_BACK: Duration = Duration::from_secs(1);
 /// How often a store proposes a write to a shared log that was refused for a state which has changed again. Then the client gets a 429.
 pub const PROPOSAL_ATTEMPTS: u32 = 5;
+/// Readers of a type that may wait until the state is recent enough. Further ones get a 429.
+pub const READERS_WAITING: usize = 1 << 16;
+/// Types that wait to be admitted. Whoever adds a further one waits for a place.
+pub const ADMISSIONS_WAITING: usize = 64;
+/// How long a reader waits for changes that a shared log certainly has. Then it gets a 503.
+pub const BARRIER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes of changes that wait while the objects of their type are read. With more, the objects are read again.
+pub const LOADING_BYTES: usize = 16 << 20;
 /// Bytes of changes of a shared log that stores may not have applied yet. Above that, the log is followed no further, and it keeps the
 /// rest.
 pub const UNAPPLIED_BYTES: usize = 64 << 20;

@@ -43,7 +43,7 @@ pub async fn snapshot_at(
     mut reserve: impl FnMut(usize) -> bool,
 ) -> Result<Snapshot, PointInTimeError> {
     let Position { window, snapshot: current, .. } = position;
-    if revision > current.revision {
+    if revision > current.revision || window.gap_around(revision).is_some() {
         return Err(PointInTimeError::Gone);
     }
     let checkpoint = window.checkpoints().nearest(revision).filter(|state| state.revision < current.revision);

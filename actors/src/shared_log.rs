@@ -5,6 +5,7 @@
 //! arrives in order, like the changes of all other servers. `store/shared_order.rs` is what a store makes of that, and
 //! `shared_storage.rs` starts stores over such a log.
 
+pub mod admission;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
 pub mod messages;
@@ -15,16 +16,23 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use pilothouse_types::error::StoreError;
-use pilothouse_types::object::{Draft, EncryptionKeyId, Key, Revision, TypeName, UnreadableReason};
+use pilothouse_types::object::{Draft, EncryptionKeyId, Key, Object, Revision, TypeName, UnreadableReason};
 
 /// The log. Its revisions count the changes of all types and of foreign keys, so those of one type have holes.
 pub trait SharedLog: Send + Sync + 'static {
     /// Reads all objects at one revision from which the log can be followed.
     fn load(&self) -> BoxFuture<'static, Result<Loaded, SharedLogError>>;
 
+    /// Reads all objects at an older revision from which the log can still be followed: what came after it is the history that servers
+    /// have from their first moment on.
+    fn load_past(&self) -> BoxFuture<'static, Result<Loaded, SharedLogError>>;
+
+    /// Reads all objects of one type at one revision.
+    fn load_type(&self, type_name: &TypeName) -> BoxFuture<'static, Result<Loaded, SharedLogError>>;
+
     /// The changes after a revision, in order, without a gap or a repetition. The stream ends after an error. What can be repaired by
     /// connecting again, perhaps to another member, is no error.
-    fn follow(&self, after: Revision) -> BoxStream<'static, Result<ChangeBatch, FollowError>>;
+    fn follow(&self, after: Revision) -> BoxStream<'static, Result<Followed, FollowError>>;
 
     /// The revision of the log at some moment of this call: no write that was answered before the call is newer.
     fn current_revision(&self) -> BoxFuture<'static, Result<Revision, SharedLogError>>;
@@ -54,8 +62,21 @@ pub struct SharedEntry {
     pub key: Key,
     /// When it was written last.
     pub revision: Revision,
+    /// When it was created.
+    pub created: Revision,
     /// Its stored form.
     pub value: Bytes,
+}
+
+/// What is learned by following a log.
+#[derive(Clone, Debug)]
+pub enum Followed {
+    /// These changes.
+    Changes(ChangeBatch),
+    /// It is being followed again.
+    Connected,
+    /// It cannot be followed for now. Nothing is missed: the changes come later.
+    Disconnected(SharedLogError),
 }
 
 /// Changes that follow each other.
@@ -124,8 +145,13 @@ pub enum ProposedChange {
 pub enum ProposalOutcome {
     /// It was written, at this revision.
     Accepted(Revision),
-    /// The object was not at the expected revision, but at this one, or did not exist. Nothing was written.
-    Refused(Option<Revision>),
+    /// The object was not at the expected revision. Nothing was written.
+    Refused {
+        /// Where it was instead; `None` if it did not exist.
+        current: Option<Revision>,
+        /// The revision of the log when that was so.
+        at: Revision,
+    },
     /// It was not written.
     Failed(SharedLogError),
     /// Nobody knows whether it was written. If it was, its change arrives.
@@ -155,6 +181,20 @@ pub enum FollowError {
     /// The log is older than it was: it was restored from a backup.
     #[error("the revision of the shared log went back to {0}")]
     WentBack(Revision),
+}
+
+/// The object of a stored form.
+pub fn decode_object(
+    log: &dyn SharedLog,
+    type_name: &TypeName,
+    key: Key,
+    value: &Bytes,
+    revision: Revision,
+) -> Object {
+    match log.decode(type_name, &key, value) {
+        Ok(Decoded { draft, key_id }) => Object::new(draft, revision).with_encryption(key_id),
+        Err(reason) => Object::unreadable(key, revision, reason),
+    }
 }
 
 impl From<SharedLogError> for StoreError {

@@ -1,46 +1,35 @@
 //! Starts storage over a log that several servers share.
 
+mod barriers;
 mod follower;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::sync::Arc;
 
-use actix::Addr;
-use pilothouse_types::object::{Object, Revision, TypeName};
+use pilothouse_types::object::{Object, Revision, TypeName, UnreadableReason};
 use tokio::sync::watch;
 
+use self::barriers::BarrierGate;
 use self::follower::Follower;
-use crate::directory::{Directory, DirectoryParts, Options};
-use crate::encryption::NoEncryption;
+use crate::directory::{Directory, DirectoryParts, Options, Stores};
+use crate::encryption::Encryption;
 use crate::fatal::Fatal;
 use crate::history_bounds::HistoryBounds;
+use crate::limits::ADMISSIONS_WAITING;
 use crate::log_time::{LogClock, LogTime};
 use crate::notifier::ChangeNotifiers;
 use crate::recover::State;
-use crate::shared_log::messages::Barriers;
-use crate::shared_log::{Loaded, SharedEntry, SharedLog, SharedLogError};
+use crate::shared_log::admission::Admissions;
+use crate::shared_log::messages::{Barriers, FollowStatus};
+use crate::shared_log::{Loaded, SharedEntry, SharedLog, SharedLogError, decode_object};
 use crate::snapshot::Snapshot;
 use crate::space::Space;
-use crate::store::{OrderSource, StoreDeps};
+use crate::storage_health::StorageHealth;
+use crate::store::{OrderSource, SharedOrderSource, StoreDeps};
 use crate::trim_queue::TrimQueue;
 use crate::window::Window;
 use crate::write_limiter::WriteLimiter;
-
-pub use self::follower::FollowStatus;
-
-/// The running storage actors over a shared log.
-#[derive(Clone)]
-pub struct SharedStores {
-    /// Finds stores and stops everything.
-    pub directory: Addr<Directory>,
-    /// Where broadcasters add their notifiers.
-    pub notifiers: ChangeNotifiers,
-    /// Raised when the server must end.
-    pub fatal: Fatal,
-    /// How far the log was followed.
-    pub status: watch::Receiver<FollowStatus>,
-}
 
 /// Why storage over a shared log cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -53,38 +42,78 @@ pub enum StartError {
     Thread(#[from] io::Error),
 }
 
-/// Reads a shared log and starts the storage actors, which follow it from there. Must be called inside an actix system.
-pub async fn start(log: Arc<dyn SharedLog>, mut options: Options) -> Result<SharedStores, StartError> {
+/// Reads a shared log and starts the storage actors, which follow it from there. Returns when they have caught up with it. `known`: the
+/// types that need not be admitted. Must be called inside an actix system.
+pub async fn start(
+    log: Arc<dyn SharedLog>,
+    forms: Arc<dyn Encryption>,
+    known: HashSet<TypeName>,
+    mut options: Options,
+) -> Result<Stores, StartError> {
     // What history there is on disk is the matter of the log.
     options.window_bounds.history = HistoryBounds::unlimited();
-    let Loaded { revision, entries } = log.load().await?;
+    let Loaded { revision, entries } = log.load_past().await?;
     let states = states(&*log, &options, revision, entries);
-    let (fatal, notifiers) = (Fatal::new(), ChangeNotifiers::default());
+    let (fatal, notifiers, write_limiter) =
+        (Fatal::new(), ChangeNotifiers::default(), WriteLimiter::default());
+    let (space, clock) = (Space::default(), LogClock::resume(options.clock.clone(), LogTime::default()));
+    let trims = TrimQueue::discarding();
     let deps = StoreDeps {
-        write_limiter: WriteLimiter::default(),
-        trims: TrimQueue::discarding(),
+        write_limiter: write_limiter.clone(),
+        trims: trims.clone(),
         notifiers: notifiers.clone(),
         fatal: fatal.clone(),
-        encryption: Arc::new(NoEncryption),
-        space: Space::default(),
-        clock: LogClock::resume(options.clock, LogTime::default()),
+        encryption: Arc::clone(&forms),
+        space: space.clone(),
+        clock: clock.clone(),
         history: options.history,
         housekeeping_interval: options.housekeeping_interval,
     };
+    let (sender, status) = watch::channel(FollowStatus { seen: revision, failure: None, disconnected: None });
+    let sender = Arc::new(sender);
     let (barriers, queue) = Barriers::new();
+    let order = SharedOrderSource { log: Arc::clone(&log), barriers, status: status.clone() };
+    let undecryptable = undecryptable(&states);
     let directory = Directory::start_from(DirectoryParts {
         states,
         first_revision: revision,
         archive: None,
-        order: OrderSource::Shared(Arc::clone(&log), barriers),
+        order: OrderSource::Shared(order),
         committer_thread: None,
         store_threads: options.store_threads,
         window_bounds: options.window_bounds,
         deps,
     })?;
-    let (follower, status) = Follower::new(log, directory.clone(), revision, fatal.clone());
-    actix::spawn(follower.run(queue));
-    Ok(SharedStores { directory, notifiers, fatal, status })
+    let (admissions, receiver) = Admissions::new(ADMISSIONS_WAITING);
+    actix::spawn(BarrierGate::new(Arc::clone(&log), Arc::clone(&sender), options.clock).run(queue));
+    let follower = Follower {
+        log: Arc::clone(&log),
+        directory: directory.clone(),
+        status: sender,
+        fatal: fatal.clone(),
+        admissions: receiver,
+        known,
+    };
+    actix::spawn(follower.run());
+    // Whoever reads what this server has seen must not find the past.
+    let newest = log.current_revision().await?;
+    if status.clone().wait_for(|status| status.seen >= newest).await.is_err() {
+        return Err(SharedLogError::Unavailable("it is followed no further".into()).into());
+    }
+    Ok(Stores {
+        directory,
+        health: StorageHealth::Shared(log, status),
+        admissions: Some(admissions),
+        notifiers,
+        fatal,
+        write_limiter,
+        trims,
+        space,
+        clock,
+        backup: None,
+        encryption: forms,
+        undecryptable: Arc::new(undecryptable),
+    })
 }
 
 /// The state of every type that has objects.
@@ -95,16 +124,24 @@ fn states(
     entries: Vec<SharedEntry>,
 ) -> BTreeMap<TypeName, State> {
     let mut states: BTreeMap<TypeName, State> = BTreeMap::new();
-    for SharedEntry { type_name, key, revision: written, value } in entries {
-        let object = match log.decode(&type_name, &key, &value) {
-            Ok(decoded) => Object::new(decoded.draft, written).with_encryption(decoded.key_id),
-            Err(reason) => Object::unreadable(key.clone(), written, reason),
-        };
+    for SharedEntry { type_name, key, revision: written, value, .. } in entries {
+        let object = decode_object(log, &type_name, key, &value, written);
         let state = states.entry(type_name).or_insert_with(|| {
             let window = Arc::new(Window::new(revision, options.window_bounds.clone()));
             State { snapshot: Snapshot::empty(revision), window, last: revision, rollbacks: 0 }
         });
-        state.snapshot.objects.insert(key, Arc::new(object));
+        state.snapshot.objects.insert(object.key.clone(), Arc::new(object));
     }
     states
+}
+
+/// How many objects cannot be decrypted, by type.
+fn undecryptable(states: &BTreeMap<TypeName, State>) -> BTreeMap<TypeName, usize> {
+    let is_undecryptable = |object: &&Arc<Object>| {
+        matches!(object.unreadable_reason(), Some(UnreadableReason::Undecryptable(_)))
+    };
+    let counts = states.iter().map(|(type_name, state)| {
+        (type_name.clone(), state.snapshot.iter().filter(is_undecryptable).count())
+    });
+    counts.filter(|(_, count)| *count > 0).collect()
 }

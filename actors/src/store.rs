@@ -29,6 +29,7 @@ use tokio::sync::oneshot;
 
 use self::log_order::LogOrder;
 use self::shared_order::SharedOrder;
+pub use self::shared_order::SharedOrderSource;
 use self::type_state::TypeState;
 use self::write_turns::{BaseState, TurnWaiter, WriteTurn, WriteTurns};
 use self::writes::WriteCommand;
@@ -40,15 +41,13 @@ use crate::log_time::LogClock;
 use crate::notifier::ChangeNotifiers;
 use crate::permit::Permit;
 use crate::recover::State;
-use crate::shared_log::SharedLog;
-use crate::shared_log::messages::Barriers;
 use crate::space::Space;
 use crate::trim_queue::TrimQueue;
 use crate::write_limiter::WriteLimiter;
 
 pub use messages::{
-    AdvanceRevision, Create, Expire, Get, GetSettled, ObjectResult, OpenWatch, Position, Remove, Replace,
-    Retire, Retired, Stop, TakeSnapshot,
+    AdvanceRevision, Create, Expire, Freshness, Get, GetSettled, ObjectResult, OpenWatch, Position, Remove,
+    Replace, Retire, Retired, Stop, TakeSnapshot,
 };
 
 /// The dependencies of every store. Cheap to clone.
@@ -80,7 +79,7 @@ pub enum OrderSource {
     /// The log of this server.
     Log(Addr<Committer>),
     /// A log that it shares with others.
-    Shared(Arc<dyn SharedLog>, Barriers),
+    Shared(SharedOrderSource),
 }
 
 /// The writes of a type on their way.
@@ -137,9 +136,7 @@ impl Store {
             OrderSource::Log(committer) => {
                 Order::Log(LogOrder::new(last, rollbacks, committer, ctx.address().recipient()))
             }
-            OrderSource::Shared(log, barriers) => {
-                Order::Shared(SharedOrder::new(log, barriers, ctx.address()))
-            }
+            OrderSource::Shared(source) => Order::Shared(SharedOrder::new(source, ctx.address())),
         };
         Store { state: TypeState { type_name, snapshot, window, deps }, order, turns: WriteTurns::default() }
     }
@@ -158,14 +155,16 @@ impl Store {
         }
     }
 
-    /// Reads the latest state: at once if this server has it, else when it has arrived.
+    /// Reads a state: at once if this server has one that is recent enough, else when that has arrived.
     fn read<T: Send + 'static>(
         &mut self,
+        freshness: Freshness,
         permit: Permit,
         read: impl FnOnce(&TypeState) -> Result<T, StoreError> + Send + 'static,
     ) -> Response<Result<T, StoreError>> {
         let order = match &mut self.order {
             Order::Log(_) => return Response::reply(read(&self.state)),
+            Order::Shared(_) if self.state.satisfies(freshness) => return Response::reply(read(&self.state)),
             Order::Shared(order) => order,
         };
         let (reply, receiver) = oneshot::channel();
@@ -209,6 +208,9 @@ impl Actor for Store {
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(STORE_MAILBOX);
         ctx.run_interval(self.state.deps.housekeeping_interval, |store, _| {
+            if let Order::Shared(order) = &store.order {
+                order.ask_for_progress();
+            }
             let state = &store.state;
             state.expire(state.deps.clock.now());
             let limit = state.expiration_limit();

@@ -6,7 +6,10 @@
 //! ([`EventStub`]), and a reader that far back is sent to the [`ArchiveReader`].
 //!
 //! Invariant: revisions rise; a reader whose cursor is at or after [`Window::floor`] misses nothing. In the log of this server they rise
-//! strictly. A shared log may change several objects at one revision: such events are appended together and read together.
+//! strictly. A shared log may change several objects at one revision: such events are appended together and read together. Its revisions
+//! count the changes of other types as well, so the newest event ([`Window::head`]) and the revision up to which nothing is missing
+//! ([`Window::seen`]) are two numbers. After a compaction that this server has slept through there is a gap: what happened in it is
+//! known as a difference only, so whoever stands within it has to list again.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +23,7 @@ use crate::archive::ArchiveReader;
 use crate::checkpoints::Checkpoints;
 use crate::event::{Event, EventStub};
 use crate::history_bounds::{HistoryBounds, HistoryShare};
-use crate::limits::{ARCHIVED_EVENTS, EXPIRE_PER_TURN, WINDOW_LEAST_BYTES};
+use crate::limits::{ARCHIVED_EVENTS, EXPIRE_PER_TURN, WINDOW_GAPS, WINDOW_LEAST_BYTES};
 use crate::log_time::LogTime;
 
 /// The result of a read from a cursor.
@@ -81,8 +84,10 @@ impl WindowBounds {
 /// The history itself. See the module documentation.
 pub struct Window {
     inner: SharedLock<Inner>,
-    /// The newest revision of the type that readers may see. Written under the lock, and read without it by frequent pollers.
+    /// The newest revision at which the type has changed. Written under the lock, and read without it by frequent pollers.
     head: AtomicU64,
+    /// Every change up to this revision is here. Never below `head`.
+    seen: AtomicU64,
     bounds: WindowBounds,
     /// Reads events that no longer fit; `None` if the log is in memory, too.
     archive_reader: Option<ArchiveReader>,
@@ -105,6 +110,8 @@ struct Inner {
     logged: HistoryShare,
     /// A cursor below this has missed something.
     floor: Revision,
+    /// Whoever begins between these, neither of them included, misses something, too. A reader from before reads across them.
+    gaps: VecDeque<(Revision, Revision)>,
 }
 
 impl Window {
@@ -119,10 +126,12 @@ impl Window {
             eventless: VecDeque::new(),
             logged: bounds.history.empty_share(),
             floor: head,
+            gaps: VecDeque::new(),
         };
         Window {
             inner: SharedLock::new(inner),
             head: AtomicU64::new(head.0),
+            seen: AtomicU64::new(head.0),
             bounds,
             archive_reader: None,
             checkpoints: Checkpoints::default(),
@@ -163,6 +172,7 @@ impl Window {
         }
         let newest = inner.events.back().map_or(0, |event| event.revision().0);
         self.head.fetch_max(newest, Ordering::Release);
+        self.seen.fetch_max(newest, Ordering::Release);
         let mut dropped = Vec::new();
         while inner.events.len() > 1 && self.bounds.exceeded_by(inner.bytes.bytes()) {
             match (inner.pop(), &self.archive_reader) {
@@ -229,11 +239,39 @@ impl Window {
             frees_own_record: true,
         });
         self.head.fetch_max(revision.0, Ordering::Release);
+        self.seen.fetch_max(revision.0, Ordering::Release);
     }
 
-    /// Nothing has happened to the type up to this revision, which counts the changes of other types as well. Only its store calls this.
-    pub fn advance_head(&self, revision: Revision) {
-        self.head.fetch_max(revision.0, Ordering::Release);
+    /// Nothing else has happened to the type up to this revision, which counts the changes of other types as well. Only its store calls
+    /// this.
+    pub fn advance_seen(&self, revision: Revision) {
+        self.seen.fetch_max(revision.0, Ordering::Release);
+    }
+
+    /// What happened between these revisions is known as a difference only. Only its store calls this.
+    pub fn mark_gap(&self, after: Revision, through: Revision) {
+        let mut inner = self.write();
+        let floor = inner.floor;
+        inner.gaps.retain(|(_, end)| *end > floor);
+        inner.gaps.push_back((after, through));
+        if inner.gaps.len() > WINDOW_GAPS
+            && let (Some((after, _)), Some((_, through))) = (inner.gaps.pop_front(), inner.gaps.pop_front())
+        {
+            // Whoever stands between the two oldest has to list again as well.
+            inner.gaps.push_front((after, through));
+        }
+    }
+
+    /// Begins anew at a revision, which may be an older one: nothing from before is known any more. Only its store calls this, before
+    /// anybody is served from it.
+    pub fn restart(&self, revision: Revision) {
+        let mut inner = self.write();
+        while inner.pop().is_some() {}
+        inner.eventless.clear();
+        inner.gaps.clear();
+        (inner.floor, inner.memory_floor) = (revision, revision);
+        self.head.store(revision.0, Ordering::Release);
+        self.seen.store(revision.0, Ordering::Release);
     }
 
     /// Drops at most `limit` events from before `horizon` and returns their stubs.
@@ -285,6 +323,14 @@ impl Window {
         Read::Events(events)
     }
 
+    /// If a reader who begins at this cursor would miss something that is known as a difference only: the revision from which on
+    /// nothing is missing.
+    pub fn gap_around(&self, cursor: Revision) -> Option<Revision> {
+        let inner = self.read_lock();
+        let is_within = |(after, through): &&(Revision, Revision)| *after < cursor && cursor < *through;
+        inner.gaps.iter().find(is_within).map(|(_, through)| *through)
+    }
+
     /// The oldest cursor from which nothing is missing.
     pub fn floor(&self) -> Revision {
         self.read_lock().floor
@@ -307,7 +353,12 @@ impl Window {
         &self.checkpoints
     }
 
-    /// The newest revision that readers may see. Takes no lock. A reader whose cursor is older gets the events by
+    /// Every change up to this revision is here: a reader who has read all events has seen as much. Takes no lock.
+    pub fn seen(&self) -> Revision {
+        Revision(self.seen.load(Ordering::Acquire))
+    }
+
+    /// The newest revision at which the type has changed. Takes no lock. A reader whose cursor is older gets the events by
     /// [`Window::read`].
     pub fn head(&self) -> Revision {
         Revision(self.head.load(Ordering::Acquire))
@@ -414,6 +465,40 @@ mod tests {
         assert_eq!(revisions(window.read(Revision(1), 2)), [2, 3, 3, 3]);
         assert_eq!(revisions(window.read(Revision(2), 1)), [3, 3, 3]);
         assert_eq!(revisions(window.read(Revision(3), 1)), [4]);
+    }
+
+    #[test]
+    fn who_begins_within_a_gap_misses_something() {
+        let window = Window::new(Revision(1), 1 << 20);
+        window.append(event(2));
+        window.append_all([event(7), event(9)]);
+        window.mark_gap(Revision(4), Revision(9));
+        let around: Vec<_> =
+            (1..=10).filter(|cursor| window.gap_around(Revision(*cursor)).is_some()).collect();
+        assert_eq!(around, [5, 6, 7, 8]);
+        assert_eq!(revisions(window.read(Revision(1), 2)), [2, 7], "who comes from before reads across it");
+        for gap in 2..=WINDOW_GAPS as u64 + 1 {
+            window.mark_gap(Revision(gap * 10), Revision(gap * 10 + 5));
+        }
+        assert_eq!(window.gap_around(Revision(12)), Some(Revision(25)), "the two oldest are one");
+        assert_eq!(window.gap_around(Revision(27)), None);
+        window.forget_before(second(8), 10);
+        window.mark_gap(Revision(1_000), Revision(1_005));
+        assert!(window.gap_around(Revision(1_003)).is_some());
+    }
+
+    #[test]
+    fn what_was_seen_may_be_ahead_of_the_newest_event() {
+        let window = Window::new(Revision(1), 1 << 20);
+        window.append(event(5));
+        window.advance_seen(Revision(9));
+        window.advance_seen(Revision(7));
+        assert_eq!((window.head(), window.seen()), (Revision(5), Revision(9)));
+        window.append(event(12));
+        assert_eq!((window.head(), window.seen()), (Revision(12), Revision(12)));
+        window.restart(Revision(8));
+        assert_eq!((window.head(), window.seen(), window.floor()), (Revision(8), Revision(8), Revision(8)));
+        assert_eq!(window.extent(), Extent::default());
     }
 
     #[test]

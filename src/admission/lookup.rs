@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use pilothouse_actors::snapshot::Snapshot;
-use pilothouse_actors::store::Position;
+use pilothouse_actors::store::{Freshness, Position};
 use pilothouse_apimachinery::schema::Registry;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::stored_type::StoredType;
@@ -155,11 +155,15 @@ impl CachedSnapshot {
     /// The current objects.
     pub async fn get(&self, source: &Source, write: &Write<'_>) -> Result<Snapshot> {
         if let Some(cached) = &*self.0.borrow()
-            && cached.window.head() == cached.snapshot.revision
+            && cached.window.head() <= cached.snapshot.revision
         {
             return Ok(cached.snapshot.clone());
         }
-        let position = write.backend.stores.open_watch(&source.0.type_name(), write.call.permit()).await;
+        let position = write
+            .backend
+            .stores
+            .open_watch(&source.0.type_name(), Freshness::Seen, write.call.permit())
+            .await;
         let position = position.map_err(|error| source.to_status(&error, ""))?;
         let snapshot = position.snapshot.clone();
         self.0.replace(Some(position));

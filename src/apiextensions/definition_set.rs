@@ -75,6 +75,8 @@ pub(super) struct DefinitionSet {
     recently_removed: [BTreeSet<TypeName>; 2],
     /// The stores of removed definitions, until they are released.
     pub(super) unreleased: BTreeSet<TypeName>,
+    /// Definitions whose types the shared log must know before they are served.
+    pub(super) unadmitted: BTreeSet<String>,
     /// Released stores, until a check whether they stay released.
     pub(super) released: BTreeSet<TypeName>,
     /// The versions that have APIServices; `None` before the first round.
@@ -296,6 +298,9 @@ impl DefinitionSet {
                 DefinedResources::default()
             };
             definition.stored = built.stored;
+            if definition.stored.is_some() {
+                self.unadmitted.insert(name.clone());
+            }
             let previous = std::mem::replace(&mut definition.resources, built.served);
             let after = definition.resources.clone();
             self.is_changed |= !previous.is_empty() || !after.is_empty();

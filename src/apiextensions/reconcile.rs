@@ -6,7 +6,8 @@ use std::sync::Arc;
 use futures::StreamExt as _;
 use pilothouse_actors::directory::Released;
 use pilothouse_actors::permit::Permit;
-use pilothouse_actors::store::Position;
+use pilothouse_actors::shared_log::admission::AdmitError;
+use pilothouse_actors::store::{Freshness, Position};
 use pilothouse_actors::window::Read;
 use pilothouse_api::catalog::Catalog;
 use pilothouse_api::catalog::resource::Resource;
@@ -25,6 +26,7 @@ use tokio::sync::{Semaphore, watch};
 
 use super::Defined;
 use super::definition_set::DefinitionSet;
+use super::shared_types::SharedTypes;
 use crate::bootstrap::{custom_api_services, registered_versions};
 use crate::limits::{DEFINITION_WRITES_IN_FLIGHT, DEFINITIONS_PER_READ};
 use crate::live_index::stored_object::{CUSTOM_RESOURCE_DEFINITIONS, StoredObject};
@@ -41,6 +43,8 @@ pub(super) struct Reconciler {
     pub(super) user: Arc<Identity>,
     /// Limits the concurrent deletions of objects of all terminating definitions.
     pub(super) deletions: Semaphore,
+    /// The types of the shared log, if there is one.
+    pub(super) shared_types: Option<SharedTypes>,
 }
 
 impl Reconciler {
@@ -55,7 +59,7 @@ impl Reconciler {
 
     /// Reads the definitions that changed, publishes their resources and writes their status.
     pub(super) async fn round(&self, definition_set: &mut DefinitionSet) -> Result<()> {
-        let watch = self.backend.stores.open_watch(&self.store(), &Permit::none()).await;
+        let watch = self.backend.stores.open_watch(&self.store(), Freshness::Seen, &Permit::none()).await;
         let watch = watch.map_err(|error| Status::from_store(&error, self.resource.name(), ""))?;
         for name in changed(definition_set, &watch) {
             match watch.snapshot.get(&name) {
@@ -68,6 +72,7 @@ impl Reconciler {
         let changed_names = definition_set.settle_names(&self.now());
         definition_set.build_resources(&self.backend.objects.registry);
         self.backend.definitions.mark_compiled(watch.snapshot.revision);
+        self.admit_types(definition_set).await?;
         let (completion_sender, completion) = watch::channel(());
         if let Some(defined) = definition_set.take_changes(completion) {
             (self.publish)(defined);
@@ -79,6 +84,25 @@ impl Reconciler {
             self.find_unused_stores(definition_set).await?;
         }
         write_result.and(register_result)
+    }
+
+    /// Has the objects of new types read from the shared log, before they are served.
+    async fn admit_types(&self, definition_set: &mut DefinitionSet) -> Result<()> {
+        while let Some(name) = definition_set.unadmitted.first().cloned() {
+            if let (Some(shared_types), Some(stored)) = (&self.shared_types, definition_set.stored(&name)) {
+                match shared_types.admit(&stored).await {
+                    Ok(()) => {}
+                    Err(AdmitError::Refused) => {
+                        tracing::error!(definition = name, "{}", AdmitError::Refused);
+                    }
+                    Err(AdmitError::Log(error)) => {
+                        return Err(Status::from_store(&error.into(), self.resource.name(), &name));
+                    }
+                }
+            }
+            definition_set.unadmitted.remove(&name);
+        }
+        Ok(())
     }
 
     /// Adds a definition that is new or has changed.
@@ -165,6 +189,9 @@ impl Reconciler {
     /// Releases the stores of removed definitions. Returns whether some are left.
     pub(super) async fn release(&self, definition_set: &mut DefinitionSet) -> bool {
         for store in std::mem::take(&mut definition_set.unreleased) {
+            if let Some(shared_types) = &self.shared_types {
+                shared_types.dismiss(&store).await;
+            }
             match self.backend.stores.release(&store).await {
                 Ok(Released::Busy) => drop(definition_set.unreleased.insert(store)),
                 // A reader that was about to use it may start it once more.

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use actix::Addr;
 use pilothouse_actors::directory::{Directory, Find};
 use pilothouse_actors::permit::Permit;
-use pilothouse_actors::store::{Get, OpenWatch, Store};
+use pilothouse_actors::store::{Freshness, Get, OpenWatch, Store};
 use pilothouse_actors::window::Window;
 use pilothouse_apimachinery::time;
 use pilothouse_types::error::StoreError;
@@ -72,7 +72,11 @@ impl TokenObjects {
             let handle = self.handle(kind).await?;
             // The request has no seat yet, because its user is unknown.
             let permit = Permit::none();
-            handle.store.send(Get { key, permit }).await.map_err(|_| StoreError::Unavailable)?
+            handle
+                .store
+                .send(Get { freshness: Freshness::Latest, key, permit })
+                .await
+                .map_err(|_| StoreError::Unavailable)?
         });
         match lookup.await {
             Ok(Ok(object)) => TokenObject::parse(&object).map(Some).ok_or(StoreError::Unavailable),
@@ -91,7 +95,7 @@ impl TokenObjects {
         }
         let lookup = self.directory.send(Find { type_name: TypeName::new(name) }).await;
         let store = lookup.map_err(|_| StoreError::Unavailable)??;
-        let position = store.send(OpenWatch { permit: Permit::none() }).await;
+        let position = store.send(OpenWatch { freshness: Freshness::Seen, permit: Permit::none() }).await;
         let window = position.map_err(|_| StoreError::Unavailable)??.window;
         Ok(slot.get_or_init(|| StoreHandle { store, window }))
     }

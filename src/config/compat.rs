@@ -16,23 +16,8 @@ use ValueKind::{Bool, Text};
 
 const HEADING: &str = "Accepted for compatibility, without effect";
 
-/// Flags about etcd.
-const ETCD: &[(&str, ValueKind)] = &[
-    ("etcd-cafile", Text),
-    ("etcd-certfile", Text),
-    ("etcd-count-metric-poll-period", Text),
-    ("etcd-db-metric-poll-interval", Text),
-    ("etcd-healthcheck-timeout", Text),
-    ("etcd-keyfile", Text),
-    ("etcd-prefix", Text),
-    ("etcd-readycheck-timeout", Text),
-    ("etcd-servers", Text),
-    ("etcd-servers-overrides", Text),
-    ("lease-reuse-duration-seconds", Text),
-    ("storage-media-type", Text),
-];
-
-const OTHERS: &[(&str, ValueKind)] = &[
+/// The flags without effect.
+const INEFFECTIVE: &[(&str, ValueKind)] = &[
     ("allow-metric-labels", Text),
     ("allow-metric-labels-manifest", Text),
     ("apiserver-count", Text),
@@ -68,13 +53,12 @@ const OTHERS: &[(&str, ValueKind)] = &[
     ("show-hidden-metrics-for-version", Text),
     ("shutdown-send-retry-after", Bool),
     ("shutdown-watch-termination-grace-period", Text),
-    ("storage-initialization-timeout", Text),
     ("tracing-config-file", Text),
     ("watch-cache", Bool),
     ("watch-cache-sizes", Text),
 ];
 
-/// Flags of [`OTHERS`] that would restrict something, with the log message about what stays unrestricted.
+/// Flags of [`INEFFECTIVE`] that would restrict something, with the log message about what stays unrestricted.
 const INEFFECTIVE_RESTRICTIONS: &[(&str, &str)] = &[
     ("allow-metric-labels", "metrics have all values of their labels"),
     ("allow-metric-labels-manifest", "metrics have all values of their labels"),
@@ -92,36 +76,31 @@ const REFUSED: &[(&str, &str)] = &[
 
 /// Adds the flags to a command.
 pub(super) fn extend(command: Command) -> Command {
-    let flag = |&(name, kind): &(&'static str, ValueKind), help: &'static str| {
-        let arg = Arg::new(name).long(name).help(help).help_heading(HEADING).hide_short_help(true);
+    let flag = |&(name, kind): &(&'static str, ValueKind)| {
+        let arg = Arg::new(name).long(name).help("Accepted for compatibility");
+        let arg = arg.help_heading(HEADING).hide_short_help(true);
         match kind {
             Bool => arg.action(ArgAction::Set).value_parser(clap::value_parser!(bool)),
             Text => arg.action(ArgAction::Append).allow_hyphen_values(true).value_name("VALUE"),
         }
     };
-    command
-        .args(
-            ETCD.iter().map(|entry| flag(entry, "Accepted for compatibility; this server does not use etcd")),
-        )
-        .args(OTHERS.iter().map(|entry| flag(entry, "Accepted for compatibility")))
-        .args(REFUSED.iter().map(|(name, reason)| {
-            let only_empty = |text: &str| if text.is_empty() { Ok(String::new()) } else { Err(*reason) };
-            let arg = Arg::new(*name).long(*name).value_name("VALUE").value_parser(only_empty);
-            arg.help(format!("Refused: {reason}")).help_heading("Refused").hide_short_help(true)
-        }))
+    command.args(INEFFECTIVE.iter().map(flag)).args(REFUSED.iter().map(|(name, reason)| {
+        let only_empty = |text: &str| if text.is_empty() { Ok(String::new()) } else { Err(*reason) };
+        let arg = Arg::new(*name).long(*name).value_name("VALUE").value_parser(only_empty);
+        arg.help(format!("Refused: {reason}")).help_heading("Refused").hide_short_help(true)
+    }))
 }
 
 /// Log messages about the ineffective flags on the command line.
 pub(super) fn ignored_flags(matches: &ArgMatches) -> Vec<String> {
     let is_set = |name: &str| matches.value_source(name) == Some(clap::parser::ValueSource::CommandLine);
-    let etcd = ETCD.iter().filter(|(name, _)| is_set(name));
-    let others = OTHERS.iter().filter(|(name, _)| is_set(name));
-    etcd.map(|(name, _)| format!("--{name} is not used: this server stores objects without etcd"))
-        .chain(others.map(|(name, _)| {
+    let given = INEFFECTIVE.iter().filter(|(name, _)| is_set(name));
+    given
+        .map(|(name, _)| {
             let unrestricted = INEFFECTIVE_RESTRICTIONS.iter().find(|(flag, _)| flag == name);
             let unrestricted = unrestricted.map(|(_, effect)| format!(": {effect}")).unwrap_or_default();
             format!("--{name} is accepted for compatibility and has no effect{unrestricted}")
-        }))
+        })
         .collect()
 }
 
@@ -132,7 +111,7 @@ mod tests {
     #[test]
     fn compatibility_flags_are_unique() {
         let refused = REFUSED.iter().map(|(name, _)| name);
-        let mut names: Vec<_> = ETCD.iter().chain(OTHERS).map(|(name, _)| name).chain(refused).collect();
+        let mut names: Vec<_> = INEFFECTIVE.iter().map(|(name, _)| name).chain(refused).collect();
         let count = names.len();
         names.sort_unstable();
         names.dedup();
@@ -142,7 +121,7 @@ mod tests {
     #[test]
     fn ineffective_restrictions_are_logged() {
         for (name, unrestricted) in INEFFECTIVE_RESTRICTIONS {
-            assert!(OTHERS.iter().any(|(flag, _)| flag == name), "{name}");
+            assert!(INEFFECTIVE.iter().any(|(flag, _)| flag == name), "{name}");
             let line = ["pilothouse".to_owned(), format!("--{name}=1")];
             let warnings = super::super::Config::parse(line).unwrap().warnings;
             assert!(

@@ -81,20 +81,23 @@ pub struct Storage {
     /// Directory of all files of this server. An embedder may omit it with the memory engine: then no files are written.
     #[arg(long, default_value = "./pilothouse-data", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
-    /// Storage engine: redb is durable, memory loses all objects when the server stops.
+    /// Storage engine: redb is durable, memory loses all objects when the server stops. If given, --etcd-servers is not used.
     #[arg(long, default_value = "redb", value_enum)]
     pub engine: Engine,
-    /// kube-apiserver's name of --engine; etcd3 is accepted and means redb.
+    /// Whether an engine is requested: then objects are not stored in etcd.
+    #[arg(skip)]
+    pub engine_given: bool,
+    /// kube-apiserver's name of --engine; etcd3 means the servers of --etcd-servers, and without them redb.
     #[arg(long, value_enum)]
     pub storage_backend: Option<Backend>,
     /// How long old revisions are retained for watches and lists.
     #[arg(long, default_value = "5m0s", value_parser = go_duration, value_name = "DURATION")]
     pub etcd_compaction_interval: Duration,
-    /// Bytes of superseded revisions that are retained at most; one resource may have an eighth of them.
+    /// Bytes of superseded revisions that are retained at most; one resource may have an eighth of them. Not used with etcd.
     #[arg(long, default_value = "1Gi", value_parser = byte_quantity, value_name = "QUANTITY")]
     pub history_bytes: u64,
     /// Bytes that all stored objects with their history may take; beyond that only deletions and small updates are accepted. 0 means
-    /// no limit but the disk.
+    /// no limit but the disk. Not used with etcd.
     #[arg(long, default_value = "0", value_parser = store_quota, value_name = "QUANTITY")]
     pub quota_backend_bytes: u64,
     /// File with an EncryptionConfiguration of apiserver.config.k8s.io/v1: which resources are encrypted in storage, and how.
@@ -103,7 +106,7 @@ pub struct Storage {
     /// Use a changed --encryption-provider-config without a restart.
     #[arg(long, action = ArgAction::Set, default_value_t = false)]
     pub encryption_provider_config_automatic_reload: bool,
-    /// Directory in which the server keeps backups of itself; none are made without it.
+    /// Directory in which the server keeps backups of itself; none are made without it. Not possible with etcd.
     #[arg(long, value_name = "DIR")]
     pub backup_dir: Option<PathBuf>,
     /// How often the server makes a backup.
@@ -142,7 +145,7 @@ pub enum Backend {
     Redb,
     /// Like `--engine memory`.
     Memory,
-    /// kube-apiserver's value; means redb.
+    /// The servers of --etcd-servers, or redb without them.
     Etcd3,
 }
 

@@ -108,8 +108,7 @@ fn envtest_and_kubeadm_flags_are_accepted() {
     let config = parse(envtest).unwrap();
     assert_eq!(config.validate(), Ok(()));
     assert_eq!(config.service_accounts.service_account_issuer, ["https://127.0.0.1:40001/"]);
-    assert_eq!(config.warnings.len(), 1);
-    assert!(config.warnings[0].starts_with("--etcd-servers is not used"));
+    assert!(config.etcd().is_some() && config.warnings.is_empty(), "{:?}", config.warnings);
 
     let kubeadm = "--enable-aggregator-routing --etcd-cafile=x --kubelet-preferred-address-types=InternalIP \
         --proxy-client-cert-file=x --requestheader-allowed-names=front-proxy-client --profiling=false \
@@ -169,7 +168,8 @@ fn inconsistent_flags_are_refused() {
 #[test]
 fn help_is_grouped_by_topic() {
     let help = parse_error("--help");
-    for heading in ["Secure serving:", "Storage:", "Authentication:", "Limits:", "Logging:", "Accepted for"] {
+    let topics = ["Secure serving:", "Storage:", "etcd:", "Authentication:", "Limits:", "Logging:"];
+    for heading in topics.into_iter().chain(["Accepted for"]) {
         assert!(help.contains(heading), "{heading} in\n{help}");
     }
     assert_eq!(parse("--help").unwrap_err().exit_code(), 0);
@@ -251,6 +251,7 @@ fn kube_apiserver_program_name_changes_two_defaults() {
         parse_line("/assets/kube-apiserver --cert-dir=/tmp/harness --etcd-servers=http://127.0.0.1:2379");
     assert_eq!(as_kube_apiserver.storage.data_dir, Some("/tmp/harness/pilothouse-data".into()));
     assert_eq!(as_kube_apiserver.controllers.controllers, ["-*"]);
+    assert!(as_kube_apiserver.etcd().is_some(), "the name decides nothing about etcd");
     let with_flags =
         parse_line("kube-apiserver --cert-dir=/tmp/harness --data-dir=/data --controllers=namespace");
     assert_eq!(with_flags.storage.data_dir, Some("/data".into()));

@@ -16,6 +16,7 @@ use futures::future::join_all;
 use pilothouse_actors::event::Event;
 use pilothouse_actors::notifier::{ChangeNotifier, ChangeNotifiers, Published};
 use pilothouse_actors::permit::Permit;
+use pilothouse_actors::store::Freshness;
 use pilothouse_actors::window::{Read, Window};
 use pilothouse_types::object::{Revision, TypeName};
 use tokio::sync::watch;
@@ -242,7 +243,7 @@ impl Subscriptions {
             return Ok(());
         }
         if !self.cursors.contains_key(type_name) {
-            let window = stores.open_watch(type_name, &Permit::none()).await?.window;
+            let window = stores.open_watch(type_name, Freshness::Seen, &Permit::none()).await?.window;
             // The history of a new type is complete: it is sent as events, which have times.
             if window.floor() > Revision::FIRST {
                 return self.list(type_name, stores).await;
@@ -266,7 +267,7 @@ impl Subscriptions {
 
     /// Starts to read a type, or starts over after events were missed: the controllers get a snapshot.
     async fn list(&mut self, type_name: &TypeName, stores: &Stores) -> StoreResult<()> {
-        let watch = stores.open_watch(type_name, &Permit::none()).await?;
+        let watch = stores.open_watch(type_name, Freshness::Seen, &Permit::none()).await?;
         let cursor = Cursor { window: watch.window, revision: watch.snapshot.revision };
         self.cursors.insert(type_name.clone(), cursor);
         let listed = Listed { type_name: type_name.clone(), snapshot: watch.snapshot };
@@ -283,7 +284,7 @@ impl Subscriptions {
         {
             // The other controllers get the events of a type that is new since the last round now: afterwards they count as sent.
             self.advance(type_name, stores).await?;
-            let watch = stores.open_watch(type_name, &Permit::none()).await?;
+            let watch = stores.open_watch(type_name, Freshness::Seen, &Permit::none()).await?;
             let revision = watch.snapshot.revision;
             self.cursors
                 .entry(type_name.clone())

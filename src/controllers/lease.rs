@@ -1,7 +1,10 @@
 //! The lease that decides which server's controllers work, should several servers share a store.
 //!
-//! Today one process owns the store, so this server always has the lease. The holder's identity consists of the host and the
-//! cluster, and survives restarts: a restarted server need not wait for its own lease.
+//! If one process owns the store, this server always has the lease. The holder's identity consists of the host and the cluster then, and
+//! survives restarts: a restarted server need not wait for its own lease.
+//!
+//! Servers that share a store compete for it ([`Rivals`]) by the rules of client-go: clocks may differ, so each measures by its own how
+//! long it has seen the lease without a change, and whoever cannot renew it stops working before others may begin.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -17,11 +20,12 @@ use pilothouse_apimachinery::time;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::stores::LEASES;
 use pilothouse_apimachinery::well_known::{NAMESPACES, SYSTEM_NAMESPACE};
-use pilothouse_types::clock::{Clock, Timestamp};
+use pilothouse_types::clock::{Clock, Moment, Timestamp};
 
 use super::client::{Client, ObjectRef};
 use super::queue::{Outcome, Queue};
 use super::runner::{Controller, ObjectChange, WatchedTypes};
+use crate::pki::random;
 
 /// The name of the lease. It differs from that of kube-controller-manager, which may run beside our controllers.
 pub const LEASE: &str = "pilothouse-controllers";
@@ -29,6 +33,14 @@ pub const LEASE: &str = "pilothouse-controllers";
 const LEASE_DURATION: Duration = Duration::from_secs(60);
 /// How often it is renewed: each renewal is a write.
 const RENEW_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The same among servers that share the store, whose clients expect what client-go does.
+const SHARED_LEASE_DURATION: Duration = Duration::from_secs(15);
+const SHARED_RENEW_INTERVAL: Duration = Duration::from_secs(4);
+/// How long the controllers of a server work without a renewal. The rest is for what they have begun.
+const SHARED_WORK_DURATION: Duration = Duration::from_secs(10);
+/// How soon a server that lacks the lease, or could not renew it, tries again.
+const SHARED_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Controllers may work now that could not before. Answers nothing. On Full another one is queued; on Closed nobody waits.
 #[derive(Clone, Copy, Message)]
@@ -42,13 +54,29 @@ pub struct Leadership(Rc<State>);
 #[derive(Default)]
 struct State {
     is_leader: Cell<bool>,
+    /// Since when it leads at least, if that ends without a renewal.
+    term: RefCell<Option<Term>>,
     waiting: RefCell<Vec<Recipient<Wake>>>,
+}
+
+struct Term {
+    clock: Clock,
+    renewed: Moment,
 }
 
 impl Leadership {
     /// Whether this server holds the lease.
     pub fn is_leader(&self) -> bool {
-        self.0.is_leader.get()
+        let is_in_term = |term: &Term| term.clock.elapsed(term.renewed) < SHARED_WORK_DURATION;
+        self.0.is_leader.get() && self.0.term.borrow().as_ref().is_none_or(is_in_term)
+    }
+
+    /// The server leads for a while: it began to renew the lease at this moment.
+    fn renew(&self, clock: &Clock, renewed: Moment) {
+        // If the last term is over, whoever waits has to be told that it begins again.
+        self.0.is_leader.set(self.is_leader());
+        *self.0.term.borrow_mut() = Some(Term { clock: clock.clone(), renewed });
+        self.set(true);
     }
 
     /// Sends [`Wake`] to this runner when the lease changes.
@@ -79,6 +107,43 @@ pub struct LeaseHolder {
     /// Whether it has held the lease since the start. Until then, any other holder is an earlier run of this server, perhaps
     /// under another host name: the store belongs to one process.
     pub has_held_lease: Cell<bool>,
+    /// If servers share the store: what this one knows of the others.
+    pub rivals: Option<Rivals>,
+}
+
+/// What a server knows of the others that compete for the lease.
+pub struct Rivals {
+    /// Tells this process from others, also on the same host.
+    process: String,
+    /// What the lease said last, and since when.
+    observed: RefCell<Option<(Value, Moment)>>,
+    /// When this server began to write what the lease says now.
+    written: Cell<Option<Moment>>,
+}
+
+impl Rivals {
+    /// Nothing is known of them.
+    pub fn new() -> Rivals {
+        Rivals { process: random::uuid(), observed: RefCell::default(), written: Cell::default() }
+    }
+
+    /// Notes what the lease says. Returns since when it has said so.
+    fn observe(&self, spec: &Value, now: Moment) -> Moment {
+        let mut observed = self.observed.borrow_mut();
+        match &*observed {
+            Some((known, since)) if known == spec => *since,
+            _ => {
+                *observed = Some((spec.clone(), now));
+                now
+            }
+        }
+    }
+}
+
+impl Default for Rivals {
+    fn default() -> Rivals {
+        Rivals::new()
+    }
 }
 
 impl LeaseHolder {
@@ -89,9 +154,12 @@ impl LeaseHolder {
             return Ok(Outcome::Done);
         };
         let target = ObjectRef { resource: &resource, namespace: SYSTEM_NAMESPACE, name: LEASE };
+        if let Some(rivals) = &self.rivals {
+            return self.compete(rivals, target).await;
+        }
         let (identity, now) = (self.identity().await?, self.clock.now());
         let Some(lease) = self.client.read(target).await? else {
-            self.client.create(target, &new_lease(&identity, now)).await?;
+            self.client.create(target, &new_lease(&identity, LEASE_DURATION, now)).await?;
             self.has_held_lease.set(true);
             self.leadership.set(true);
             return Ok(Outcome::RequeueAfter(RENEW_INTERVAL));
@@ -114,16 +182,50 @@ impl LeaseHolder {
             self.leadership.set(false);
             return Ok(Outcome::RequeueAfter(expiry.since(now)));
         }
-        self.client.edit(target, "", |lease| Ok(acquire(lease, &identity, now))).await?;
+        self.client.edit(target, "", |lease| Ok(acquire(lease, &identity, LEASE_DURATION, now))).await?;
         self.has_held_lease.set(true);
         self.leadership.set(true);
         Ok(Outcome::RequeueAfter(RENEW_INTERVAL))
     }
 
+    /// Renews the lease, or takes it over when its holder has not renewed it for as long as it lasts.
+    async fn compete(&self, rivals: &Rivals, target: ObjectRef<'_>) -> Result<Outcome> {
+        let (identity, now) = (format!("{}_{}", host_name(), rivals.process), self.clock.now());
+        let Some(lease) = self.client.read(target).await? else {
+            rivals.written.set(Some(self.clock.moment()));
+            self.client.create(target, &new_lease(&identity, SHARED_LEASE_DURATION, now)).await?;
+            return Ok(Outcome::RequeueAfter(Duration::ZERO));
+        };
+        let spec = lease.get("spec").unwrap_or(&Value::Null);
+        let unchanged_for = self.clock.elapsed(rivals.observe(spec, self.clock.moment()));
+        let holder = spec.str("holderIdentity");
+        if holder == identity {
+            if let Some(written) = rivals.written.get() {
+                self.leadership.renew(&self.clock, written);
+            }
+            if unchanged_for < SHARED_RENEW_INTERVAL {
+                return Ok(Outcome::RequeueAfter(SHARED_RENEW_INTERVAL - unchanged_for));
+            }
+        } else {
+            self.leadership.set(false);
+            let seconds = spec.get("leaseDurationSeconds").and_then(Value::as_int);
+            let lasts =
+                Duration::from_secs(seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(0));
+            if !matches!(holder, "" | "-") && unchanged_for < lasts {
+                return Ok(Outcome::RequeueAfter((lasts - unchanged_for).min(SHARED_RETRY_INTERVAL)));
+            }
+        }
+        // What it says afterwards decides: another server may have been faster.
+        let began = self.clock.moment();
+        let acquired = |lease: &mut Value| Ok(acquire(lease, &identity, SHARED_LEASE_DURATION, now));
+        self.client.edit_if_unchanged(target, "", &lease, acquired).await?;
+        rivals.written.set(Some(began));
+        Ok(Outcome::RequeueAfter(Duration::ZERO))
+    }
+
     /// The identity of this server, which survives restarts.
     async fn identity(&self) -> Result<String> {
-        let host =
-            nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+        let host = host_name();
         let resource = self.client.resource(NAMESPACES)?;
         let cluster = self
             .client
@@ -133,6 +235,10 @@ impl LeaseHolder {
             cluster.map(|namespace| meta::metadata(&namespace).str("uid").to_owned()).unwrap_or_default();
         Ok(format!("{host}_{uid}"))
     }
+}
+
+fn host_name() -> String {
+    nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default()
 }
 
 /// When a lease ends, `span` after its last renewal.
@@ -145,18 +251,18 @@ fn micro_time(now: Timestamp) -> String {
     time::format_micros(now.unix_seconds(), now.subsec_micros())
 }
 
-fn new_lease(identity: &str, now: Timestamp) -> Value {
+fn new_lease(identity: &str, duration: Duration, now: Timestamp) -> Value {
     let text = format!(
         r#"{{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{{"name":"{LEASE}","namespace":"{SYSTEM_NAMESPACE}"}}}}"#
     );
     let mut lease = json::read(text.as_bytes()).unwrap_or_default();
-    acquire(&mut lease, identity, now);
+    acquire(&mut lease, identity, duration, now);
     lease.entry("spec").remove("leaseTransitions");
     lease
 }
 
 /// Makes this server the holder.
-fn acquire(lease: &mut Value, identity: &str, now: Timestamp) -> bool {
+fn acquire(lease: &mut Value, identity: &str, duration: Duration, now: Timestamp) -> bool {
     let spec = lease.entry("spec");
     if spec.str("holderIdentity") != identity {
         let transitions = spec.get("leaseTransitions").and_then(Value::as_int).unwrap_or(0);
@@ -164,7 +270,7 @@ fn acquire(lease: &mut Value, identity: &str, now: Timestamp) -> bool {
         spec.set("acquireTime", micro_time(now));
         spec.set("holderIdentity", identity);
     }
-    spec.set("leaseDurationSeconds", i64::try_from(LEASE_DURATION.as_secs()).unwrap_or(i64::MAX));
+    spec.set("leaseDurationSeconds", i64::try_from(duration.as_secs()).unwrap_or(i64::MAX));
     spec.set("renewTime", micro_time(now));
     true
 }
@@ -181,7 +287,7 @@ impl Controller for LeaseHolder {
     }
 
     fn max_retry_delay(&self) -> Duration {
-        RENEW_INTERVAL
+        if self.rivals.is_some() { SHARED_RETRY_INTERVAL } else { RENEW_INTERVAL }
     }
 
     fn initial_keys(&self) -> Vec<()> {
@@ -209,12 +315,12 @@ mod tests {
     #[test]
     fn acquiring_the_lease_of_another_holder_counts_as_transition() {
         let now = Timestamp(1_700_000_000_000_001);
-        let mut lease = new_lease("a", now);
+        let mut lease = new_lease("a", LEASE_DURATION, now);
         assert_eq!(lease.get_path(&["spec", "leaseTransitions"]), None);
         assert_eq!(renewed_plus(lease.get("spec").unwrap(), LEASE_DURATION), now.plus(LEASE_DURATION));
-        acquire(&mut lease, "a", now);
+        acquire(&mut lease, "a", LEASE_DURATION, now);
         assert_eq!(lease.get_path(&["spec", "leaseTransitions"]), None);
-        acquire(&mut lease, "b", now);
+        acquire(&mut lease, "b", LEASE_DURATION, now);
         assert_eq!(lease.get_path(&["spec", "leaseTransitions"]), Some(&Value::Int(1)));
         assert_eq!(lease.get_path(&["spec", "holderIdentity"]), Some(&"b".into()));
     }

@@ -31,7 +31,7 @@ use super::expiry::{self, Expiry};
 use super::extension_documents::{self, ExtensionDocuments};
 use super::flow_schemas::{self, FlowSchemas};
 use super::informer::{AddSubscriber, InformerHandle, Subscriber};
-use super::lease::{LEASE, Leadership, LeaseHolder};
+use super::lease::{LEASE, Leadership, LeaseHolder, Rivals};
 use super::own_objects::{self, OwnObjects, Reconcile};
 use super::resource_index::ResourceIndexes;
 use super::runner::{Controller, Runner, RunnerDeps, ShutdownFlag, Stop, WorkKey};
@@ -75,6 +75,8 @@ pub struct Settings {
     pub max_finished_pods: u32,
     /// Whether API Priority and Fairness is enabled.
     pub flow_control_enabled: bool,
+    /// Whether other servers share the store.
+    pub shares_store: bool,
     /// Feature gates about storage versions.
     pub storage_versions: StorageVersionFeatures,
 }
@@ -273,12 +275,13 @@ impl ControllerContext {
             return;
         }
         let (client, leadership) = (self.manager_client("leader-election"), self.deps.leadership.clone());
-        let lease_clock = clock.clone();
+        let (lease_clock, shares_store) = (clock.clone(), settings.shares_store);
         self.run(LEASE, move || LeaseHolder {
             client: client.clone(),
             clock: lease_clock.clone(),
             leadership: leadership.clone(),
             has_held_lease: Cell::new(false),
+            rivals: shares_store.then(Rivals::new),
         });
         for entry in &settings.enabled {
             self.run_descriptor(entry, settings, &clock);

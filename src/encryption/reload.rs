@@ -9,7 +9,7 @@ use actix::Addr;
 use pilothouse_actors::directory::{Directory, Find, Types};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::snapshot::Snapshot;
-use pilothouse_actors::store::TakeSnapshot;
+use pilothouse_actors::store::{Freshness, TakeSnapshot};
 use pilothouse_encryption::{Encryption, StoredKey, content_hash};
 use pilothouse_types::object::TypeName;
 use tokio::task::spawn_blocking;
@@ -78,7 +78,8 @@ impl FileFollower {
         for type_name in types {
             let found = directory.send(Find { type_name: type_name.clone() }).await;
             let store = found.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-            let snapshot = store.send(TakeSnapshot { permit: Permit::none() }).await;
+            let snapshot =
+                store.send(TakeSnapshot { freshness: Freshness::Latest, permit: Permit::none() }).await;
             let snapshot = snapshot.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
             snapshots.push((type_name, snapshot));
         }

@@ -13,7 +13,8 @@ use pilothouse_actors::permit::Permit;
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::write_turns::{BaseState, TakeTurn, TurnMode, WriteTurn};
 use pilothouse_actors::store::{
-    AdvanceRevision, Create, Get, GetSettled, OpenWatch, Position, Remove, Replace, Store, TakeSnapshot,
+    AdvanceRevision, Create, Freshness, Get, GetSettled, OpenWatch, Position, Remove, Replace, Store,
+    TakeSnapshot,
 };
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Key, Object, Revision, StoredDraft, TypeName};
@@ -53,7 +54,19 @@ impl Stores {
     /// The object with this key. A corrupt object is an error: treated as an empty one, it could let pods into a
     /// namespace that forbids them, or cause dependents to be deleted.
     pub async fn get(&self, type_name: &TypeName, key: Key, permit: &Permit) -> StoreResult<Arc<Object>> {
-        let object: Arc<Object> = self.send(type_name, Get { key, permit: permit.clone() }).await?;
+        self.get_at(type_name, key, Freshness::Latest, permit).await
+    }
+
+    /// Like [`Stores::get`], of a state that is recent enough.
+    pub async fn get_at(
+        &self,
+        type_name: &TypeName,
+        key: Key,
+        freshness: Freshness,
+        permit: &Permit,
+    ) -> StoreResult<Arc<Object>> {
+        let object: Arc<Object> =
+            self.send(type_name, Get { key, freshness, permit: permit.clone() }).await?;
         check_readable(object)
     }
 
@@ -168,12 +181,27 @@ impl Stores {
 
     /// All objects as they are now.
     pub async fn snapshot(&self, type_name: &TypeName, permit: &Permit) -> StoreResult<Snapshot> {
-        self.send(type_name, TakeSnapshot { permit: permit.clone() }).await
+        self.snapshot_at(type_name, Freshness::Latest, permit).await
     }
 
-    /// All objects as they are now, and the stream of later changes.
-    pub async fn open_watch(&self, type_name: &TypeName, permit: &Permit) -> StoreResult<Position> {
-        self.send(type_name, OpenWatch { permit: permit.clone() }).await
+    /// All objects, of a state that is recent enough.
+    pub async fn snapshot_at(
+        &self,
+        type_name: &TypeName,
+        freshness: Freshness,
+        permit: &Permit,
+    ) -> StoreResult<Snapshot> {
+        self.send(type_name, TakeSnapshot { freshness, permit: permit.clone() }).await
+    }
+
+    /// All objects, of a state that is recent enough, and the stream of later changes.
+    pub async fn open_watch(
+        &self,
+        type_name: &TypeName,
+        freshness: Freshness,
+        permit: &Permit,
+    ) -> StoreResult<Position> {
+        self.send(type_name, OpenWatch { freshness, permit: permit.clone() }).await
     }
 
     /// Every type that was ever written or read.

@@ -12,6 +12,7 @@ mod authorization;
 mod controller_setup;
 mod custom_resources;
 mod encryption;
+mod etcd;
 mod memory;
 mod openid;
 mod reload;
@@ -48,12 +49,14 @@ use self::auth_setup::AuthSetup;
 use self::authentication::extension_authentication;
 use self::controller_setup::ControllerSetup;
 use self::custom_resources::Builtins;
+use self::etcd::EtcdThread;
 use self::memory::MemoryBudgets;
 use self::reload::Reload;
 use self::shared_state::SharedInputs;
-use self::storage::{Addresses, services};
+use self::storage::{Addresses, OpenStorage, services};
 use self::watch_setup::{WatchSetup, watch_deps};
 use crate::admission;
+use crate::apiextensions::shared_types::SharedTypes;
 use crate::auth::service_account::legacy_use::day;
 use crate::bootstrap::{self, ClusterInputs};
 use crate::config::{Config, FeatureGates};
@@ -96,6 +99,10 @@ struct ServerParts {
     gates: FeatureGates,
     registry: Arc<Registry>,
     storage: Storage,
+    /// The types of the shared log, if there is one.
+    shared_types: Option<SharedTypes>,
+    /// The connections to etcd, if there are any.
+    _etcd_thread: Option<EtcdThread>,
     /// Encryption at rest, if it is configured.
     encryption: Option<Arc<Encryption>>,
     /// The cluster IPs and node ports for Services.
@@ -144,7 +151,8 @@ async fn parts(
     memory.observe()?;
     context.connections.set_memory_budget(memory.connections.clone());
     let encryption = encryption::load(context, &metrics)?;
-    let storage = storage::open(context, memory.windows.clone(), encryption.clone())?;
+    let OpenStorage { storage, shared_types, etcd_thread } =
+        storage::open(context, &registry, memory.windows.clone(), encryption.clone()).await?;
     let indexes = Arc::new(LiveIndexes::new(storage.directory.clone(), registry.clone()));
     let builtin =
         Builtins::new(&catalog, &context.address.to_string(), shared_state::openapi_contents(&gates));
@@ -181,6 +189,8 @@ async fn parts(
         gates,
         registry,
         storage,
+        shared_types,
+        _etcd_thread: etcd_thread,
         encryption,
         addresses,
         auth,
@@ -254,7 +264,7 @@ fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {
             encodings: parts.memory.encodings.clone(),
         },
         stores: Stores::new(&parts.storage),
-        committer: parts.storage.committer.clone(),
+        health: parts.storage.health.clone(),
         admission: admission::chain(&parts.admission),
         clock: parts.context.clock.clone(),
         write_hooks: WriteHooks::default().with(TypeName::new(SERVICES), Rc::new(services(parts))),

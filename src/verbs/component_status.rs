@@ -1,8 +1,7 @@
 //! ComponentStatus: a deprecated health check of control plane components.
 
-use actix::Addr;
 use bytes::Bytes;
-use pilothouse_actors::committer::{Check, Committer};
+use pilothouse_actors::storage_health::StorageHealth;
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_api::print;
 use pilothouse_api::select;
@@ -31,7 +30,7 @@ pub async fn get(backend: &Backend, call: &Call<'_>) -> VerbResult {
     if !COMPONENTS.contains(&call.name()) {
         return Err(Status::not_found(RESOURCE, call.name()));
     }
-    let mut component = probe(&backend.committer, call.name()).await;
+    let mut component = probe(&backend.health, call.name()).await;
     component.set("kind", &*resource.kind);
     component.set("apiVersion", &*resource.api_version);
     Ok(Reply::Object(
@@ -57,7 +56,7 @@ pub async fn list(backend: &Backend, call: &Call<'_>) -> VerbResult {
             fields: Pairs::default(),
         };
         if filter.matches(&Object::new(draft, Revision::FIRST)) {
-            items.push(probe(&backend.committer, name).await);
+            items.push(probe(&backend.health, name).await);
         }
     }
     let json = match call.response_format.shape {
@@ -116,13 +115,9 @@ fn table(
 }
 
 /// The status of a component. Only the storage is probed.
-async fn probe(committer: &Addr<Committer>, name: &str) -> Value {
+async fn probe(storage: &StorageHealth, name: &str) -> Value {
     let health = match name {
-        STORAGE => match committer.send(Check).await {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(("False", error.to_string())),
-            Err(error) => Err(("False", error.to_string())),
-        },
+        STORAGE => storage.check().await.map_err(|error| ("False", error)),
         _ => Err(("Unknown", "not a part of this server".to_owned())),
     };
     status_object(name, &health)

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+use pilothouse_actors::store::Freshness;
 use pilothouse_apimachinery::options::{ListOptions, refuse_force_of_collection};
 
 use crate::limits::DELETIONS_IN_FLIGHT;
@@ -28,7 +29,7 @@ pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> VerbRe
         return Err(refuse_force_of_collection());
     }
     warn_of_dependents(call, &options);
-    let position = open(backend, call).await?;
+    let position = open(backend, call, Freshness::Latest).await?;
     // The reference always reads in pages, so a given resourceVersion is matched exactly.
     let mut paged_options = list_options.clone();
     if paged_options.limit == 0 {

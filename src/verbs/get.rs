@@ -1,9 +1,11 @@
 //! get: one object.
 
+use pilothouse_actors::store::Freshness;
 use pilothouse_apimachinery::options::{self, GetOptions};
 use pilothouse_apimachinery::status::Status;
+use pilothouse_types::object::Revision;
 
-use super::list::{open, wait_for_revision};
+use super::list::{freshness, open, wait_for_revision};
 use super::{Reply, Success, VerbResult};
 use crate::registry::{Backend, Call};
 
@@ -14,14 +16,15 @@ pub async fn get(backend: &Backend, call: &Call<'_>) -> VerbResult {
         return Err(Status::bad_request(reason));
     }
     let requested = options::read_revision(&GetOptions::parse(call.query).resource_version)?;
-    let mut result = backend.read(call).await;
+    let mut result = backend.read_at(call, freshness(requested)).await;
     // An object at or after the requested version proves that the version exists. An older one does not.
     let revision = result.as_ref().map_or(0, |object| object.revision.0);
     if let Some(requested) = requested.filter(|requested| *requested > revision) {
-        let position = open(backend, call).await?;
+        let at_least = Freshness::AtLeast(Revision(requested));
+        let position = open(backend, call, at_least).await?;
         if requested > position.snapshot.revision.0 {
             wait_for_revision(backend, call, position, requested).await?;
-            result = backend.read(call).await;
+            result = backend.read_at(call, at_least).await;
         }
     }
     let object = result?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pilothouse_actors::point_in_time::{PointInTimeError, snapshot_at};
 use pilothouse_actors::snapshot::Snapshot;
-use pilothouse_actors::store::Position;
+use pilothouse_actors::store::{Freshness, Position};
 use pilothouse_api::select;
 use pilothouse_apimachinery::options::{self, ListOptions, VersionMatch};
 use pilothouse_apimachinery::status::{Result, Status};
@@ -31,7 +31,7 @@ pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> VerbResult {
     let options = ListOptions::parse(call.query)?;
     options.validate(false)?;
     let filter = filter(call, &options)?;
-    let position = open(backend, call).await?;
+    let position = open(backend, call, list_freshness(&options)?).await?;
     let ListState { snapshot, start, mut reservations } =
         choose_state(backend, call, &options, &position).await?;
     let candidates =
@@ -48,6 +48,14 @@ pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> VerbResult {
     Ok(Reply::List(listing))
 }
 
+/// How recent the state must be. Another server may have begun the list that a token continues.
+fn list_freshness(options: &ListOptions) -> Result<Freshness> {
+    Ok(freshness(match options.continue_token.as_str() {
+        "" => options::read_revision(&options.resource_version)?,
+        token => Continue::decode(token)?.revision,
+    }))
+}
+
 /// The maximum number of items.
 pub(super) fn page_limit(options: &ListOptions) -> Option<usize> {
     // With resourceVersion 0 the reference lists from its cache and ignores the limit.
@@ -55,9 +63,18 @@ pub(super) fn page_limit(options: &ListOptions) -> Option<usize> {
     usize::try_from(options.limit).ok().filter(|limit| *limit > 0 && !is_from_cache)
 }
 
-/// The current snapshot of the resource, and its history.
-pub(super) async fn open(backend: &Backend, call: &Call<'_>) -> Result<Position> {
-    let position = backend.stores.open_watch(&call.stored().store, call.permit()).await;
+/// How recent the state must be from which a list or watch with this resourceVersion is answered.
+pub(super) fn freshness(requested: Option<u64>) -> Freshness {
+    match requested {
+        None => Freshness::Latest,
+        Some(0) => Freshness::Seen,
+        Some(revision) => Freshness::AtLeast(Revision(revision)),
+    }
+}
+
+/// A snapshot of the resource that is recent enough, and its history.
+pub(super) async fn open(backend: &Backend, call: &Call<'_>, freshness: Freshness) -> Result<Position> {
+    let position = backend.stores.open_watch(&call.stored().store, freshness, call.permit()).await;
     let position = position.map_err(|error| Status::from_store(&error, call.group_resource(), ""))?;
     backend.load.set_objects(&call.stored().store, position.snapshot.len());
     Ok(position)
@@ -76,11 +93,11 @@ pub(super) async fn wait_for_revision(
     }
     for _ in 0..FUTURE_ATTEMPTS {
         tokio::time::sleep(FUTURE_PAUSE).await;
-        if requested <= position.window.head().0 {
-            return open(backend, call).await;
+        if requested <= position.window.seen().0 {
+            return open(backend, call, Freshness::Seen).await;
         }
     }
-    Err(Status::future_version(requested, position.window.head().0))
+    Err(Status::future_version(requested, position.window.seen().0))
 }
 
 /// The filter of a list or watch.
@@ -163,7 +180,7 @@ async fn current_after(
         return Ok(current.clone());
     };
     match backend.stores.advance_revision(&call.stored().store, Revision(expired), call.permit()).await {
-        Ok(()) => Ok(open(backend, call).await?.snapshot),
+        Ok(()) => Ok(open(backend, call, Freshness::AtLeast(Revision(expired))).await?.snapshot),
         // A read must not fail because the store cannot write.
         Err(_) => Ok(current.clone()),
     }

@@ -6,9 +6,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use pilothouse_actors::session::feed::Feed;
-use pilothouse_actors::session::{InitialObjects, Session, Watch};
+use pilothouse_actors::session::{EventEncoder as _, InitialObjects, Session, Watch};
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_actors::store::{Freshness, Position};
 use pilothouse_apimachinery::options::{self, ListOptions};
 use pilothouse_apimachinery::status::Result;
 use pilothouse_types::filter::{FieldRule, Filter};
@@ -18,7 +20,7 @@ use crate::pki::random;
 
 use super::converted_selection::{self, ConvertedFields};
 use super::event_frames::EventFrames;
-use super::list::{filter, open, wait_for_revision};
+use super::list::{self, filter, open, wait_for_revision};
 use super::{Reply, VerbResult, WatchDeps};
 use crate::flowcontrol::heavy_pool::OwnedPool;
 use crate::registry::{Backend, Call};
@@ -37,7 +39,8 @@ pub async fn watch(
     options.watch = true;
     let mut filter = filter(call, &options)?;
     let converted_fields = ConvertedFields::attach(call.resource(), &mut filter);
-    let requested = options::revision(&options.resource_version)?.unwrap_or(0);
+    let requested = options::revision(&options.resource_version)?;
+    let (freshness, requested) = (list::freshness(requested), requested.unwrap_or(0));
     let encoder = Rc::new(EventFrames {
         backend: backend.clone(),
         pool,
@@ -54,12 +57,9 @@ pub async fn watch(
             backend.load.watch(&call.stored().store, call.namespace(), name)
         }),
     });
-    // A client with a resourceVersion in the future got it from another store. If its watch waited for that revision, it would
-    // miss all changes until then. The reference does wait; this server returns an error, so that the client starts over.
-    let position = match wait_for_revision(backend, call, open(backend, call).await?, requested).await {
+    let position = match begin(backend, call, &encoder, freshness, requested).await? {
         Ok(position) => position,
-        Err(status) if status.is_timeout() => return Ok(Reply::Watch(Feed::single(encoder.error(&status)))),
-        Err(status) => return Err(status),
+        Err(frame) => return Ok(Reply::Watch(Feed::single(frame))),
     };
     let account = deps.memory.open(&call.user().name)?;
     let head = position.snapshot.revision;
@@ -92,6 +92,28 @@ pub async fn watch(
         },
     });
     Ok(Reply::Watch(feed))
+}
+
+/// Where a watch begins, or the only event of one that cannot begin there.
+///
+/// A client with a resourceVersion in the future got it from another store. If its watch waited for that revision, it would miss all
+/// changes until then. The reference does wait; this server returns an error, so that the client starts over.
+async fn begin(
+    backend: &Backend,
+    call: &Call<'_>,
+    encoder: &EventFrames,
+    freshness: Freshness,
+    requested: u64,
+) -> Result<std::result::Result<Position, Bytes>> {
+    let position = open(backend, call, freshness).await?;
+    let position = match wait_for_revision(backend, call, position, requested).await {
+        Ok(position) => position,
+        Err(status) if status.is_timeout() => return Ok(Err(encoder.error(&status))),
+        Err(status) => return Err(status),
+    };
+    let requested = Revision(requested);
+    let gap = position.window.gap_around(requested);
+    Ok(gap.map_or(Ok(position), |through| Err(encoder.expired_frame(requested, through))))
 }
 
 /// The scope label of metrics.

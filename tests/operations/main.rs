@@ -14,6 +14,7 @@ mod migration;
 mod object_streams;
 mod process;
 mod regression;
+mod replicas;
 mod storage;
 #[path = "../support/mod.rs"]
 mod support;

@@ -238,10 +238,10 @@ fn unknown_flag_suggests_nearest_flag() {
 #[test]
 fn unused_flags_are_logged() {
     let home = tempfile::tempdir().unwrap();
-    let (mut server, _) = ServerProcess::start(home.path(), &["--etcd-servers=http://127.0.0.1:2379"]);
+    let (mut server, _) = ServerProcess::start(home.path(), &["--etcd-prefix=/other"]);
     server.signal(Signal::SIGTERM);
     server.0.wait().unwrap();
     let mut log = String::new();
     server.0.stderr.take().unwrap().read_to_string(&mut log).unwrap();
-    assert!(log.contains("WARN") && log.contains("--etcd-servers is not used"), "{log}");
+    assert!(log.contains("WARN") && log.contains("--etcd-prefix is not used"), "{log}");
 }

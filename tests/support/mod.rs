@@ -6,6 +6,7 @@
 pub mod client;
 pub mod compare;
 pub mod edge;
+pub mod etcd;
 pub mod history;
 pub mod hook_server;
 pub mod kubectl;

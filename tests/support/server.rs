@@ -14,6 +14,7 @@ use pilothouse_types::lock::Lock;
 use tempfile::TempDir;
 
 use super::client::Client;
+use super::etcd;
 use super::wait::{TIMEOUT, poll};
 
 /// The token of a user in `system:masters`.
@@ -87,7 +88,8 @@ pub fn command<A: AsRef<OsStr>>(data: &Path, arguments: &[A]) -> Command {
         .arg(data)
         .arg("--token-auth-file")
         .arg(tokens)
-        .arg("--controllers=-*");
+        .arg("--controllers=-*")
+        .args(etcd::flags(data, arguments));
     // Without controllers there are no default service accounts, so pods must not need one, unless the test sets these flags itself.
     let sets_accounts = |flag: &A| {
         let flag = flag.as_ref().to_string_lossy();
@@ -97,7 +99,7 @@ pub fn command<A: AsRef<OsStr>>(data: &Path, arguments: &[A]) -> Command {
         command.arg("--disable-admission-plugins=ServiceAccount");
     }
     command
-        .args(arguments)
+        .args(arguments.iter().filter(|flag| etcd::counts(flag.as_ref())))
         .current_dir(data)
         .env_remove("RUST_LOG")
         .stdin(Stdio::null())

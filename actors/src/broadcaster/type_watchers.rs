@@ -47,7 +47,7 @@ pub(super) struct Watcher {
 impl TypeWatchers {
     /// Starts at the newest event: a session that joins reads earlier events itself.
     pub(super) fn new(window: Arc<Window>) -> TypeWatchers {
-        let cursor = window.head();
+        let cursor = window.seen();
         let index = WatchIndex::default();
         TypeWatchers { window, cursor, index, members: HashMap::new(), is_paused: false, is_notified: false }
     }
@@ -58,13 +58,13 @@ impl TypeWatchers {
 
     /// Looks up at most `limit` events and queues wakes of the concerned sessions. Returns whether these were all events.
     pub(super) fn advance(&mut self, limit: usize, wakes: &mut WakeQueue) -> bool {
-        // Before the read: the read returns every event up to this head.
-        let head = self.window.head();
+        // Before the read: the read returns every event up to this revision.
+        let seen = self.window.seen();
         let Read::Events(events) = self.window.read(self.cursor, limit) else {
             // The events are lost, so it is unknown which sessions they concerned. Each session reads from their beginning and
             // finds out whether it missed something.
             self.for_each(|watcher| mark_events(&watcher.waker, self.cursor, wakes));
-            self.cursor = head;
+            self.cursor = seen;
             return true;
         };
         for event in &events {
@@ -73,9 +73,18 @@ impl TypeWatchers {
         }
         let is_complete = events.len() < limit;
         if is_complete {
-            self.cursor = self.cursor.max(head);
+            self.cursor = self.cursor.max(seen);
         }
         is_complete
+    }
+
+    /// Moves the cursor past revisions at which only other types have changed, of which nobody is notified.
+    pub(super) fn skip_quiet(&mut self) {
+        // In this order: an event that comes in between is newer than what is seen.
+        let seen = self.window.seen();
+        if self.window.head() <= self.cursor {
+            self.cursor = self.cursor.max(seen);
+        }
     }
 
     fn announce(&self, event: &Event, wakes: &mut WakeQueue) {

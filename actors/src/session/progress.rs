@@ -325,8 +325,8 @@ impl WatchProgress {
     /// Reads and sends events, at most `left` in this turn; or returns that they must be read from the log.
     fn catch_up(&mut self, left: &mut usize, out: &mut Queue) -> Result<(), AfterTurn> {
         let limit = *left;
-        // Before the read: every event up to this head is in what the read returns.
-        let head = self.window.head();
+        // Before the read: every event up to this revision is in what the read returns.
+        let seen = self.window.seen();
         let events = match self.window.read(self.cursor, limit) {
             Read::Events(events) => events,
             Read::Archived(archive_reader, through) => {
@@ -347,7 +347,7 @@ impl WatchProgress {
             return Err(encode);
         }
         if sent == unsent.len() && events.len() < limit {
-            self.cursor = self.cursor.max(head);
+            self.cursor = self.cursor.max(seen);
             self.state = State::CaughtUp;
         }
         Ok(())

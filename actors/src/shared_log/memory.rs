@@ -1,6 +1,6 @@
 //! A shared log in memory, for tests: each server gets a member of its own, which can be cut off and can lose answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -12,8 +12,8 @@ use pilothouse_types::object::{Draft, Key, Revision, TypeName, UnreadableReason}
 use tokio::sync::watch;
 
 use super::{
-    ChangeBatch, Decoded, FollowError, Loaded, Proposal, ProposalOutcome, ProposedChange, SharedChange,
-    SharedEntry, SharedLog, SharedLogError,
+    ChangeBatch, Decoded, FollowError, Followed, Loaded, Proposal, ProposalOutcome, ProposedChange,
+    SharedChange, SharedEntry, SharedLog, SharedLogError,
 };
 
 /// Makes an object of a value.
@@ -31,10 +31,16 @@ pub struct MemoryLog {
 struct Content {
     revision: Revision,
     compacted: Revision,
-    entries: BTreeMap<(TypeName, Key), (Revision, Bytes)>,
+    entries: BTreeMap<(TypeName, Key), MemoryEntry>,
     changes: Vec<SharedChange>,
     /// All changes that ever were.
     history: Vec<SharedChange>,
+}
+
+struct MemoryEntry {
+    revision: Revision,
+    created: Revision,
+    value: Bytes,
 }
 
 impl MemoryLog {
@@ -47,7 +53,8 @@ impl MemoryLog {
     /// The log as one server uses it.
     pub fn member(&self) -> Arc<Member> {
         let log = self.clone();
-        Arc::new(Member { log, is_cut_off: Arc::default(), lost_answers: AtomicUsize::new(0) })
+        let (is_cut_off, ignored) = (Arc::default(), Arc::default());
+        Arc::new(Member { log, is_cut_off, lost_answers: AtomicUsize::new(0), ignored })
     }
 
     /// Forgets all changes up to now.
@@ -93,14 +100,16 @@ impl MemoryLog {
             ProposedChange::Remove => None,
         };
         let place = (type_name.clone(), key.clone());
-        let present = content.entries.get(&place).map(|(revision, _)| *revision);
-        if present != expected {
-            return ProposalOutcome::Refused(present);
+        let present = content.entries.get(&place).map(|entry| (entry.revision, entry.created));
+        let current = present.map(|(revision, _)| revision);
+        if current != expected {
+            return ProposalOutcome::Refused { current, at: content.revision };
         }
         let revision = content.revision.next();
         content.revision = revision;
-        match &value {
-            Some(value) => drop(content.entries.insert(place, (revision, value.clone()))),
+        let created = present.map_or(revision, |(_, created)| created);
+        match value.clone() {
+            Some(value) => drop(content.entries.insert(place, MemoryEntry { revision, created, value })),
             None => drop(content.entries.remove(&place)),
         }
         content.push(SharedChange { type_name, key, revision, value });
@@ -117,13 +126,30 @@ impl Content {
     }
 
     fn entries(&self) -> Vec<SharedEntry> {
-        let entries = self.entries.iter().map(|((type_name, key), (revision, value))| SharedEntry {
+        let entries = self.entries.iter().map(|((type_name, key), entry)| SharedEntry {
             type_name: type_name.clone(),
             key: key.clone(),
-            revision: *revision,
-            value: value.clone(),
+            revision: entry.revision,
+            created: entry.created,
+            value: entry.value.clone(),
         });
         entries.collect()
+    }
+
+    /// The state at the oldest revision from which all changes are known.
+    fn past(&self) -> Loaded {
+        let mut entries: BTreeMap<(&TypeName, &Key), SharedEntry> = BTreeMap::new();
+        for change in self.history.iter().take_while(|change| change.revision <= self.compacted) {
+            let place = (&change.type_name, &change.key);
+            let Some(value) = change.value.clone() else {
+                entries.remove(&place);
+                continue;
+            };
+            let created = entries.get(&place).map_or(change.revision, |entry| entry.created);
+            let (type_name, key, revision) = (change.type_name.clone(), change.key.clone(), change.revision);
+            entries.insert(place, SharedEntry { type_name, key, revision, created, value });
+        }
+        Loaded { revision: self.compacted.max(Revision::FIRST), entries: entries.into_values().collect() }
     }
 
     /// The changes after a revision, about as many.
@@ -147,6 +173,8 @@ pub struct Member {
     is_cut_off: Arc<AtomicBool>,
     /// How many of the next answers to proposals are lost: of every other the proposal, too.
     lost_answers: AtomicUsize,
+    /// The types that the server does not know.
+    ignored: Arc<Lock<HashSet<TypeName>>>,
 }
 
 impl Member {
@@ -158,6 +186,16 @@ impl Member {
     /// Loses the answers to the next proposals.
     pub fn lose_answers(&self, answers: usize) {
         self.lost_answers.store(answers, Ordering::SeqCst);
+    }
+
+    /// The server does not know this type.
+    pub fn ignore(&self, type_name: TypeName) {
+        self.ignored.lock().insert(type_name);
+    }
+
+    /// The server knows this type again.
+    pub fn know(&self, type_name: &TypeName) -> bool {
+        self.ignored.lock().remove(type_name)
     }
 
     fn check(&self) -> Result<(), SharedLogError> {
@@ -174,24 +212,45 @@ const BATCH_CHANGES: usize = 3;
 impl SharedLog for Member {
     fn load(&self) -> BoxFuture<'static, Result<Loaded, SharedLogError>> {
         let content = self.log.content.lock();
-        let loaded = Loaded { revision: content.revision, entries: content.entries() };
+        let mut loaded = Loaded { revision: content.revision, entries: content.entries() };
+        loaded.entries.retain(|entry| !self.ignored.lock().contains(&entry.type_name));
         let result = self.check().map(|()| loaded);
         async move { result }.boxed()
     }
 
-    fn follow(&self, after: Revision) -> BoxStream<'static, Result<ChangeBatch, FollowError>> {
-        let (log, is_cut_off) = (self.log.clone(), Arc::clone(&self.is_cut_off));
+    fn load_past(&self) -> BoxFuture<'static, Result<Loaded, SharedLogError>> {
+        let mut loaded = self.log.content.lock().past();
+        loaded.entries.retain(|entry| !self.ignored.lock().contains(&entry.type_name));
+        let result = self.check().map(|()| loaded);
+        async move { result }.boxed()
+    }
+
+    fn load_type(&self, type_name: &TypeName) -> BoxFuture<'static, Result<Loaded, SharedLogError>> {
+        let loaded = self.load();
+        let type_name = type_name.clone();
+        async move {
+            let mut loaded = loaded.await?;
+            loaded.entries.retain(|entry| entry.type_name == type_name);
+            Ok(loaded)
+        }
+        .boxed()
+    }
+
+    fn follow(&self, after: Revision) -> BoxStream<'static, Result<Followed, FollowError>> {
+        let (log, is_cut_off, ignored) =
+            (self.log.clone(), Arc::clone(&self.is_cut_off), Arc::clone(&self.ignored));
         let newest = log.newest.subscribe();
         let batches = stream::unfold((after, newest), move |(after, mut newest)| {
-            let (log, is_cut_off) = (log.clone(), Arc::clone(&is_cut_off));
+            let (log, is_cut_off, ignored) = (log.clone(), Arc::clone(&is_cut_off), Arc::clone(&ignored));
             async move {
                 loop {
                     if !is_cut_off.load(Ordering::SeqCst) {
                         let batch = log.content.lock().read(after, BATCH_CHANGES);
                         match batch {
-                            Ok(Some(batch)) => {
+                            Ok(Some(mut batch)) => {
+                                batch.changes.retain(|change| !ignored.lock().contains(&change.type_name));
                                 let revision = batch.revision;
-                                return Some((Ok(batch), (revision, newest)));
+                                return Some((Ok(Followed::Changes(batch)), (revision, newest)));
                             }
                             Ok(None) => {}
                             Err(error) => return Some((Err(error), (after, newest))),

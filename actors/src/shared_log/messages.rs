@@ -5,7 +5,18 @@ use pilothouse_types::error::StoreError;
 use pilothouse_types::object::Revision;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use super::{SharedChange, SharedEntry};
+use super::{SharedChange, SharedEntry, SharedLogError};
+
+/// How far a log was followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FollowStatus {
+    /// Every change up to this revision has been handed to its store.
+    pub seen: Revision,
+    /// Why the log could not be asked for its revision the last time, if it could not.
+    pub failure: Option<SharedLogError>,
+    /// Why the log is not followed now, if it is not.
+    pub disconnected: Option<SharedLogError>,
+}
 
 /// Changes of the type that arrived in order. Sent by the follower alone. Never Full: the follower holds back what exceeds its credit.
 #[derive(Message)]
@@ -24,6 +35,16 @@ pub struct ApplyChanges {
 #[rtype(result = "()")]
 pub struct Resynchronize {
     /// The revision.
+    pub revision: Revision,
+    /// Every object of the type.
+    pub entries: Vec<SharedEntry>,
+}
+
+/// All objects of a type that is known from now on. Whatever the store has is forgotten. Sent by the follower alone. Never Full.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Adopt {
+    /// The revision at which they were read.
     pub revision: Revision,
     /// Every object of the type.
     pub entries: Vec<SharedEntry>,

@@ -1,119 +1,120 @@
 //! Follows a shared log, and hands its changes to the stores.
 //!
-//! All changes of all types come in one stream, so "this server has seen revision R" is one number. A store that must read the latest
-//! state asks for a barrier: the log is asked for its revision, and the store is told when everything up to that has been handed to it.
-//! All stores that come while a question is on its way share the next one.
+//! The objects of a type that becomes known later are read when it does ([`Admission`]). What changes meanwhile waits here, so that
+//! its store begins with one state and goes on from there.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use actix::{Addr, Handler, Message, Recipient};
+use actix::{Addr, Handler, Message};
 use futures::StreamExt as _;
-use futures::future::{BoxFuture, OptionFuture};
-use futures::stream::BoxStream;
-use pilothouse_types::error::StoreError;
+use futures::future::BoxFuture;
+use futures::stream::{BoxStream, FuturesUnordered};
 use pilothouse_types::object::{Revision, TypeName};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::directory::{Directory, Find, Types};
 use crate::fatal::Fatal;
-use crate::limits::{FOLLOW_PAUSE, UNAPPLIED_BYTES};
-use crate::shared_log::messages::{ApplyChanges, BarrierPassed, BarrierQueue, Resynchronize};
-use crate::shared_log::{ChangeBatch, FollowError, SharedChange, SharedEntry, SharedLog, SharedLogError};
+use crate::limits::{FOLLOW_PAUSE, LOADING_BYTES, UNAPPLIED_BYTES};
+use crate::shared_log::admission::Admission;
+use crate::shared_log::messages::{Adopt, ApplyChanges, FollowStatus, Resynchronize};
+use crate::shared_log::{
+    ChangeBatch, FollowError, Followed, Loaded, SharedChange, SharedEntry, SharedLog, SharedLogError,
+};
 use crate::store::Store;
 
-/// How far the log was followed, for health checks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FollowStatus {
-    /// Every change up to this revision has been handed to its store.
-    pub seen: Revision,
-    /// Why the log could not be asked for its revision the last time, if it could not.
-    pub failure: Option<SharedLogError>,
+/// What a follower needs.
+pub(super) struct Follower {
+    pub(super) log: Arc<dyn SharedLog>,
+    pub(super) directory: Addr<Directory>,
+    pub(super) status: Arc<watch::Sender<FollowStatus>>,
+    pub(super) fatal: Fatal,
+    pub(super) admissions: mpsc::Receiver<Admission>,
+    /// The types that are known from the start.
+    pub(super) known: HashSet<TypeName>,
 }
 
-/// What a follower needs.
-pub struct Follower {
+/// The task.
+struct Following {
     log: Arc<dyn SharedLog>,
     directory: Addr<Directory>,
     stores: HashMap<TypeName, Addr<Store>>,
     /// Bytes of changes that stores have not applied yet.
     credit: Arc<Semaphore>,
-    status: watch::Sender<FollowStatus>,
+    status: Arc<watch::Sender<FollowStatus>>,
     fatal: Fatal,
+    /// The types that were admitted.
+    admitted: HashSet<TypeName>,
+    loading: HashMap<TypeName, Loading>,
+    loads: FuturesUnordered<BoxFuture<'static, (TypeName, Result<Loaded, SharedLogError>)>>,
 }
 
-/// Stores that wait until everything up to a revision was handed to them.
-struct Waiting {
-    revision: Revision,
-    stores: Vec<Recipient<BarrierPassed>>,
+/// A type whose objects are being read.
+struct Loading {
+    /// They must have been read at this revision, or later.
+    least: Revision,
+    /// What has changed since.
+    changes: Vec<SharedChange>,
+    bytes: usize,
+    done: Vec<oneshot::Sender<Result<(), SharedLogError>>>,
+}
+
+/// Ends the server if the task panics: nobody would see any change any more.
+struct PanicGuard(Fatal);
+
+impl Drop for PanicGuard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.raise("the follower of the shared log panicked".to_owned());
+        }
+    }
 }
 
 impl Follower {
-    /// A follower of a log whose changes up to this revision are known.
-    pub fn new(
-        log: Arc<dyn SharedLog>,
-        directory: Addr<Directory>,
-        seen: Revision,
-        fatal: Fatal,
-    ) -> (Follower, watch::Receiver<FollowStatus>) {
-        let (status, receiver) = watch::channel(FollowStatus { seen, failure: None });
-        let credit = Arc::new(Semaphore::new(UNAPPLIED_BYTES));
-        (Follower { log, directory, stores: HashMap::new(), credit, status, fatal }, receiver)
-    }
-
-    /// Follows the log until the server ends.
-    pub async fn run(mut self, mut queue: BarrierQueue) {
-        let mut changes = self.log.follow(self.seen());
-        let mut question: OptionFuture<BoxFuture<'static, Result<Revision, SharedLogError>>> = None.into();
-        let (mut is_asking, mut asking, mut next) = (false, Vec::new(), Vec::new());
-        let mut waiting: Vec<Waiting> = Vec::new();
+    /// Follows the log until nobody needs its status any more.
+    pub(super) async fn run(self) {
+        let _guard = PanicGuard(self.fatal.clone());
+        let mut admissions = self.admissions;
+        let mut following = Following {
+            log: self.log,
+            directory: self.directory,
+            stores: HashMap::new(),
+            credit: Arc::new(Semaphore::new(UNAPPLIED_BYTES)),
+            status: self.status,
+            fatal: self.fatal,
+            admitted: self.known,
+            loading: HashMap::new(),
+            loads: FuturesUnordered::new(),
+        };
+        let status = Arc::clone(&following.status);
+        let mut changes = following.log.follow(following.seen());
         loop {
             tokio::select! {
-                batch = changes.next() => match batch {
-                    Some(Ok(batch)) => self.dispatch(batch).await,
-                    failed => match self.recover(failed.and_then(Result::err)).await {
+                () = status.closed() => return,
+                followed = changes.next() => match followed {
+                    Some(Ok(Followed::Changes(batch))) => following.dispatch(batch).await,
+                    Some(Ok(Followed::Connected)) => following.set_disconnected(None),
+                    Some(Ok(Followed::Disconnected(error))) => following.set_disconnected(Some(error)),
+                    failed => match following.recover(failed.and_then(Result::err)).await {
                         Some(stream) => changes = stream,
                         None => return,
                     },
                 },
-                store = queue.recv() => match store {
-                    Some(store) => next.push(store),
-                    None => return,
-                },
-                Some(answer) = &mut question, if is_asking => {
-                    is_asking = false;
-                    let stores = std::mem::take(&mut asking);
-                    match self.note(answer) {
-                        Ok(revision) => waiting.push(Waiting { revision, stores }),
-                        Err(error) => pass(stores, &Err(error)),
-                    }
-                }
-            }
-            let seen = self.seen();
-            for passed in waiting.extract_if(.., |waiting| waiting.revision <= seen) {
-                pass(passed.stores, &Ok(passed.revision));
-            }
-            if !is_asking && !next.is_empty() {
-                asking = std::mem::take(&mut next);
-                question = Some(self.log.current_revision()).into();
-                is_asking = true;
+                // The log learns of a type between two batches, so none of its changes is missed.
+                Some(admission) = admissions.recv() => following.admit(admission),
+                Some((type_name, loaded)) = following.loads.next() => following.loaded(type_name, loaded).await,
             }
         }
     }
+}
 
+impl Following {
     fn seen(&self) -> Revision {
         self.status.borrow().seen
     }
 
-    /// Notes for health checks whether the log answers.
-    fn note(&self, answer: Result<Revision, SharedLogError>) -> Result<Revision, StoreError> {
-        let failure = answer.as_ref().err().cloned();
-        self.status.send_if_modified(|status| {
-            let is_news = status.failure != failure;
-            status.failure = failure;
-            is_news
-        });
-        answer.map_err(StoreError::from)
+    fn set_disconnected(&self, disconnected: Option<SharedLogError>) {
+        self.status.send_modify(|status| status.disconnected = disconnected);
     }
 
     /// Hands changes to their stores.
@@ -123,15 +124,25 @@ impl Follower {
             by_type.entry(change.type_name.clone()).or_default().push(change);
         }
         for (type_name, changes) in by_type {
-            let bytes: usize = changes.iter().map(SharedChange::weight).sum();
-            // A batch that exceeds the credit alone takes all of it.
-            let permits = u32::try_from(bytes.min(UNAPPLIED_BYTES)).unwrap_or(u32::MAX);
-            let credit = Arc::clone(&self.credit).acquire_many_owned(permits).await.ok();
-            if let Some(store) = self.store(&type_name).await {
-                deliver(&store, ApplyChanges { revision: batch.revision, changes, credit });
+            match self.loading.get_mut(&type_name) {
+                Some(loading) => loading.keep(changes, batch.revision),
+                None => self.hand_over(&type_name, batch.revision, changes).await,
             }
         }
-        self.status.send_modify(|status| status.seen = status.seen.max(batch.revision));
+        self.status.send_modify(|status| {
+            status.seen = status.seen.max(batch.revision);
+            status.disconnected = None;
+        });
+    }
+
+    async fn hand_over(&mut self, type_name: &TypeName, revision: Revision, changes: Vec<SharedChange>) {
+        let bytes: usize = changes.iter().map(SharedChange::weight).sum();
+        // A batch that exceeds the credit alone takes all of it.
+        let permits = u32::try_from(bytes.min(UNAPPLIED_BYTES)).unwrap_or(u32::MAX);
+        let credit = Arc::clone(&self.credit).acquire_many_owned(permits).await.ok();
+        if let Some(store) = self.store(type_name).await {
+            deliver(&store, ApplyChanges { revision, changes, credit });
+        }
     }
 
     /// The store of a type. `None` if the server ends.
@@ -144,33 +155,97 @@ impl Follower {
         Some(store)
     }
 
+    fn admit(&mut self, admission: Admission) {
+        let (type_name, register, done) = match admission {
+            Admission::Admit { type_name, register, done } => (type_name, register, done),
+            Admission::Dismiss { type_name, unregister, done } => {
+                unregister();
+                self.admitted.remove(&type_name);
+                self.loading.remove(&type_name);
+                self.stores.remove(&type_name);
+                let _gone = done.send(());
+                return;
+            }
+        };
+        let least = self.seen();
+        if !register() {
+            // Whoever waits is told that it was dropped.
+            drop(done);
+        } else if let Some(loading) = self.loading.get_mut(&type_name) {
+            loading.done.push(done);
+        } else if self.admitted.contains(&type_name) {
+            let _gone = done.send(Ok(()));
+        } else {
+            let loading = Loading { least, changes: Vec::new(), bytes: 0, done: vec![done] };
+            self.loading.insert(type_name.clone(), loading);
+            self.load(type_name);
+        }
+    }
+
+    fn load(&mut self, type_name: TypeName) {
+        let loaded = self.log.load_type(&type_name);
+        self.loads.push(Box::pin(async move { (type_name, loaded.await) }));
+    }
+
+    /// The objects of a type have been read.
+    async fn loaded(&mut self, type_name: TypeName, loaded: Result<Loaded, SharedLogError>) {
+        let Some(mut loading) = self.loading.remove(&type_name) else { return };
+        let loaded = match loaded {
+            // Changes after it are missing: they did not fit, or were compacted.
+            Ok(loaded) if loaded.revision < loading.least => {
+                self.loading.insert(type_name.clone(), loading);
+                return self.load(type_name);
+            }
+            Ok(loaded) => loaded,
+            Err(error) => {
+                for done in loading.done {
+                    let _gone = done.send(Err(error.clone()));
+                }
+                return;
+            }
+        };
+        let Some(store) = self.store(&type_name).await else { return };
+        deliver(&store, Adopt { revision: loaded.revision, entries: loaded.entries });
+        let seen = self.seen();
+        self.hand_over(&type_name, seen, std::mem::take(&mut loading.changes)).await;
+        self.admitted.insert(type_name);
+        for done in loading.done {
+            let _gone = done.send(Ok(()));
+        }
+    }
+
     /// Reads everything anew if the changes since the last batch are no longer known, and follows from there. `None` if nothing helps.
     async fn recover(
         &mut self,
         error: Option<FollowError>,
-    ) -> Option<BoxStream<'static, Result<ChangeBatch, FollowError>>> {
+    ) -> Option<BoxStream<'static, Result<Followed, FollowError>>> {
         match error {
-            Some(FollowError::WentBack(_)) => {
-                let error = error.map(|error| error.to_string()).unwrap_or_default();
-                self.fatal.raise(format!("{error}: all clients have to list again"));
-                None
+            Some(error @ FollowError::WentBack(_)) => {
+                self.went_back(&error);
+                return None;
             }
             Some(FollowError::Compacted) => {
                 while let Err(error) = self.resynchronize().await {
                     tracing::warn!(%error, "the shared log cannot be read");
+                    self.set_disconnected(Some(error));
                     tokio::time::sleep(FOLLOW_PAUSE).await;
                 }
-                Some(self.log.follow(self.seen()))
             }
-            None => {
-                tokio::time::sleep(FOLLOW_PAUSE).await;
-                Some(self.log.follow(self.seen()))
-            }
+            None => tokio::time::sleep(FOLLOW_PAUSE).await,
         }
+        (!self.fatal.is_raised()).then(|| self.log.follow(self.seen()))
+    }
+
+    fn went_back(&self, error: &FollowError) {
+        self.fatal.raise(format!("{error}: all clients have to list again"));
     }
 
     async fn resynchronize(&mut self) -> Result<(), SharedLogError> {
         let loaded = self.log.load().await?;
+        if loaded.revision < self.seen() {
+            self.went_back(&FollowError::WentBack(loaded.revision));
+            return Ok(());
+        }
         // Also those that nothing has changed since the start: all of their objects may be gone.
         let known = self.directory.send(Types).await.unwrap_or_default();
         let mut by_type: HashMap<TypeName, Vec<SharedEntry>> =
@@ -179,12 +254,34 @@ impl Follower {
             by_type.entry(entry.type_name.clone()).or_default().push(entry);
         }
         for (type_name, entries) in by_type {
-            if let Some(store) = self.store(&type_name).await {
-                deliver(&store, Resynchronize { revision: loaded.revision, entries });
+            match self.loading.get_mut(&type_name) {
+                Some(loading) => loading.forget(loaded.revision),
+                None => {
+                    if let Some(store) = self.store(&type_name).await {
+                        deliver(&store, Resynchronize { revision: loaded.revision, entries });
+                    }
+                }
             }
         }
         self.status.send_modify(|status| status.seen = loaded.revision);
         Ok(())
+    }
+}
+
+impl Loading {
+    /// Keeps changes until the objects are here.
+    fn keep(&mut self, changes: Vec<SharedChange>, revision: Revision) {
+        self.bytes += changes.iter().map(SharedChange::weight).sum::<usize>();
+        self.changes.extend(changes);
+        if self.bytes > LOADING_BYTES {
+            self.forget(revision);
+        }
+    }
+
+    /// Forgets what has changed up to a revision: the objects must be read at that, or later.
+    fn forget(&mut self, through: Revision) {
+        self.least = self.least.max(through);
+        (self.changes, self.bytes) = (Vec::new(), 0);
     }
 }
 
@@ -196,11 +293,4 @@ where
     Store: Handler<M>,
 {
     let _ended = store.clone().try_send(message);
-}
-
-/// Tells stores that their barrier is passed. Each sent a handle of its own, see [`deliver`].
-fn pass(stores: Vec<Recipient<BarrierPassed>>, passed: &Result<Revision, StoreError>) {
-    for store in stores {
-        let _ended = store.try_send(BarrierPassed(passed.clone()));
-    }
 }

@@ -61,8 +61,8 @@ impl Handler<Remove> for Store {
 impl Handler<Get> for Store {
     type Result = Response<ObjectResult>;
 
-    fn handle(&mut self, Get { key, permit }: Get, _: &mut Self::Context) -> Self::Result {
-        self.read(permit, move |state| state.lookup(&key).ok_or(StoreError::NotFound))
+    fn handle(&mut self, Get { key, freshness, permit }: Get, _: &mut Self::Context) -> Self::Result {
+        self.read(freshness, permit, move |state| state.lookup(&key).ok_or(StoreError::NotFound))
     }
 }
 
@@ -139,16 +139,20 @@ impl Handler<EndTurn> for Store {
 impl Handler<TakeSnapshot> for Store {
     type Result = Response<Result<Snapshot, StoreError>>;
 
-    fn handle(&mut self, TakeSnapshot { permit }: TakeSnapshot, _: &mut Self::Context) -> Self::Result {
-        self.read(permit, |state| Ok(state.snapshot.clone()))
+    fn handle(
+        &mut self,
+        TakeSnapshot { freshness, permit }: TakeSnapshot,
+        _: &mut Self::Context,
+    ) -> Self::Result {
+        self.read(freshness, permit, |state| Ok(state.snapshot.clone()))
     }
 }
 
 impl Handler<OpenWatch> for Store {
     type Result = Response<Result<Position, StoreError>>;
 
-    fn handle(&mut self, OpenWatch { permit }: OpenWatch, _: &mut Self::Context) -> Self::Result {
-        self.read(permit, |state| {
+    fn handle(&mut self, OpenWatch { freshness, permit }: OpenWatch, _: &mut Self::Context) -> Self::Result {
+        self.read(freshness, permit, |state| {
             let (window, snapshot) = (Arc::clone(&state.window), state.snapshot.clone());
             Ok(Position { window, snapshot, history: state.deps.history, now: state.deps.clock.now() })
         })
@@ -190,16 +194,14 @@ impl Handler<Retire> for Store {
         } else {
             let dropped = state.window.forget_before(LogTime::MAX, usize::MAX);
             state.trim(&dropped);
-            match order {
-                Order::Log(order) => {
-                    ctx.stop();
-                    let (snapshot, window) = (state.snapshot.clone(), Arc::clone(&state.window));
-                    let (last, rollbacks) = (order.last, order.rollbacks);
-                    Retired::Ended(State { snapshot, window, last, rollbacks })
-                }
-                // Changes that other servers make may be in its mailbox already, and would be lost with it.
-                Order::Shared(_) => Retired::Emptied,
-            }
+            ctx.stop();
+            let (snapshot, window) = (state.snapshot.clone(), Arc::clone(&state.window));
+            let (last, rollbacks) = match order {
+                Order::Log(order) => (order.last, order.rollbacks),
+                // Only types that the log does not know any more are released, so no change can be on its way.
+                Order::Shared(_) => (state.snapshot.revision, 0),
+            };
+            Retired::Ended(State { snapshot, window, last, rollbacks })
         })
     }
 }

@@ -61,12 +61,25 @@ pub struct Remove {
     pub permit: Permit,
 }
 
+/// How recent the state must be that a reader gets. The store of a log that only this server writes has no older one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// Every write that was answered before the read, by any server.
+    Latest,
+    /// Everything up to this revision, if there is such a revision yet.
+    AtLeast(Revision),
+    /// What this server has seen, its own answered writes among it.
+    Seen,
+}
+
 /// Reads one object. Returns it or NotFound. Full and Closed as for [`Create`].
 #[derive(Message)]
 #[rtype(result = "ObjectResult")]
 pub struct Get {
     /// The key of the object.
     pub key: Key,
+    /// How recent its state must be.
+    pub freshness: Freshness,
     /// The seat of the request.
     pub permit: Permit,
 }
@@ -103,6 +116,8 @@ pub struct AdvanceRevision {
 #[derive(Message)]
 #[rtype(result = "Result<Snapshot, StoreError>")]
 pub struct TakeSnapshot {
+    /// How recent the state must be.
+    pub freshness: Freshness,
     /// The seat of the request.
     pub permit: Permit,
 }
@@ -111,6 +126,8 @@ pub struct TakeSnapshot {
 #[derive(Message)]
 #[rtype(result = "Result<Position, StoreError>")]
 pub struct OpenWatch {
+    /// How recent the state must be.
+    pub freshness: Freshness,
     /// The seat of the request.
     pub permit: Permit,
 }
@@ -149,8 +166,6 @@ pub struct Retire;
 pub enum Retired {
     /// The store has ended. The next store continues its counter and its window, so readers of the window see later events.
     Ended(State),
-    /// It has dropped its history, and stays to receive the changes of a shared log.
-    Emptied,
     /// It has objects and stays.
     HasObjects,
     /// Requests are pending, or the trim queue has no room for the records of its history: retry later.

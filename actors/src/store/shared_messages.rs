@@ -5,7 +5,7 @@ use pilothouse_types::object::Key;
 
 use super::{Order, Store};
 use crate::shared_log::ProposalOutcome;
-use crate::shared_log::messages::{ApplyChanges, BarrierPassed, Resynchronize};
+use crate::shared_log::messages::{Adopt, ApplyChanges, BarrierPassed, Resynchronize};
 
 /// The log has answered a proposal. The store sends it to itself.
 #[derive(Message)]
@@ -31,6 +31,16 @@ impl Handler<Resynchronize> for Store {
     fn handle(&mut self, Resynchronize { revision, entries }: Resynchronize, _: &mut Self::Context) {
         if let Order::Shared(order) = &mut self.order {
             order.resynchronize(&mut self.state, revision, &entries);
+        }
+    }
+}
+
+impl Handler<Adopt> for Store {
+    type Result = ();
+
+    fn handle(&mut self, Adopt { revision, entries }: Adopt, _: &mut Self::Context) {
+        if let Order::Shared(order) = &mut self.order {
+            order.adopt(&mut self.state, revision, entries);
         }
     }
 }

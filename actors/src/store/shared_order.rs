@@ -6,13 +6,13 @@
 //!
 //! A reader who wants the latest state waits until this server has seen every change that the log had when the reader came.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use actix::Addr;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, Object, Revision};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::Store;
 use super::messages::ObjectResult;
@@ -21,20 +21,29 @@ use super::type_state::TypeState;
 use super::write_turns::WriteTurn;
 use super::writes::{Responder, WriteCommand};
 use crate::event::{Change, Event};
-use crate::limits::{PROPOSAL_ATTEMPTS, RECORD_BYTES, WRITES_WAITING_PER_KEY};
+use crate::limits::{PROPOSAL_ATTEMPTS, READERS_WAITING, RECORD_BYTES, WRITES_WAITING_PER_KEY};
 use crate::permit::Permit;
-use crate::shared_log::messages::Barriers;
+use crate::shared_log::messages::{ApplyChanges, Barriers, FollowStatus};
 use crate::shared_log::{
-    Decoded, Proposal, ProposalOutcome, ProposedChange, SharedChange, SharedEntry, SharedLog,
+    Proposal, ProposalOutcome, ProposedChange, SharedChange, SharedEntry, SharedLog, decode_object,
 };
+use crate::snapshot::Snapshot;
 
 /// What a reader does once the state is recent enough, or why it never will be.
 pub(super) type Reader = Box<dyn FnOnce(Result<&TypeState, StoreError>) + Send>;
 
+/// A shared log, as its stores need it. Cheap to clone.
+#[derive(Clone)]
+pub struct SharedOrderSource {
+    pub(crate) log: Arc<dyn SharedLog>,
+    pub(crate) barriers: Barriers,
+    /// How far the log was followed.
+    pub(crate) status: watch::Receiver<FollowStatus>,
+}
+
 /// The writes of a type on their way into a shared log, and the readers that wait for it.
 pub(super) struct SharedOrder {
-    log: Arc<dyn SharedLog>,
-    barriers: Barriers,
+    source: SharedOrderSource,
     in_flight: HashMap<Key, KeyProposal>,
     /// Readers for whom the log was not asked yet, because an earlier question is on its way. Each holds the permit of its request.
     next_readers: Vec<Reader>,
@@ -70,15 +79,20 @@ enum Phase {
     Proposed,
     /// It was accepted at this revision, whose change has not arrived yet.
     Accepted(Revision),
-    /// It was refused because of this revision, or because there is no object. That state has not arrived yet.
-    Refused(Option<Revision>),
+    /// It was refused because of another state, which has not arrived yet.
+    Refused {
+        /// Where the object was; `None` if it did not exist.
+        current: Option<Revision>,
+        /// The revision of the log then.
+        at: Revision,
+    },
 }
 
 impl SharedOrder {
     /// The order of a type of this log.
-    pub(super) fn new(log: Arc<dyn SharedLog>, barriers: Barriers, address: Addr<Store>) -> SharedOrder {
+    pub(super) fn new(source: SharedOrderSource, address: Addr<Store>) -> SharedOrder {
         let (next_readers, readers) = (Vec::new(), Vec::new());
-        SharedOrder { log, barriers, in_flight: HashMap::new(), next_readers, readers, address }
+        SharedOrder { source, in_flight: HashMap::new(), next_readers, readers, address }
     }
 
     /// Whether writes or readers are on their way.
@@ -146,7 +160,7 @@ impl SharedOrder {
             expected: write.command.expected(),
             change,
         };
-        let outcome = self.log.propose(proposal);
+        let outcome = self.source.log.propose(proposal);
         let address = self.address.clone();
         actix::spawn({
             let key = key.clone();
@@ -163,13 +177,22 @@ impl SharedOrder {
         let Some(proposal) = self.in_flight.get_mut(&ended.key) else { return };
         match ended.outcome {
             ProposalOutcome::Accepted(revision) => proposal.phase = Phase::Accepted(revision),
-            ProposalOutcome::Refused(current) => proposal.phase = Phase::Refused(current),
+            ProposalOutcome::Refused { current, at } => proposal.phase = Phase::Refused { current, at },
             ProposalOutcome::Failed(error) => return self.finish(state, &ended.key, Err(error.into())),
             ProposalOutcome::Unknown => {
                 return self.finish(state, &ended.key, Err(StoreError::UnknownOutcome));
             }
         }
         self.advance(state, &ended.key);
+        if self
+            .in_flight
+            .get(&ended.key)
+            .is_some_and(|proposal| matches!(proposal.phase, Phase::Refused { .. }))
+        {
+            // The change may be one that no event tells of, such as that of a type which was admitted meanwhile.
+            self.next_readers.push(Box::new(|_| ()));
+            self.ask_barrier();
+        }
     }
 
     /// Goes on with the proposal of a key, if what it waits for has arrived.
@@ -180,9 +203,7 @@ impl SharedOrder {
                 let result = proposal.result(state, revision);
                 self.finish(state, key, result);
             }
-            Phase::Refused(current)
-                if has_arrived(state, key, proposal.write.command.expected(), current) =>
-            {
+            Phase::Refused { current, at } if has_arrived(state, key, current, at) => {
                 match proposal.write.command.check(state.snapshot.get(key.as_str())) {
                     Err(error) => self.finish(state, key, Err(error)),
                     // It was changed once more, and fits now.
@@ -194,7 +215,7 @@ impl SharedOrder {
                     Ok(_) => self.finish(state, key, Err(StoreError::Busy)),
                 }
             }
-            Phase::Proposed | Phase::Accepted(_) | Phase::Refused(_) => {}
+            Phase::Proposed | Phase::Accepted(_) | Phase::Refused { .. } => {}
         }
     }
 
@@ -211,9 +232,12 @@ impl SharedOrder {
 
     /// Makes changes visible that have arrived in order.
     pub(super) fn apply(&mut self, state: &mut TypeState, revision: Revision, changes: Vec<SharedChange>) {
+        let seen = state.snapshot.revision;
         let keys: Vec<Key> = changes.iter().map(|change| change.key.clone()).collect();
+        // What came while the objects were read, and is among them.
+        let changes = changes.into_iter().filter(|change| change.revision > seen);
         // One change of a key after another: the event of each needs the state before it.
-        let mut changes = changes.into_iter().peekable();
+        let mut changes = changes.peekable();
         while let Some(first) = changes.next() {
             let revision = first.revision;
             let mut events: Vec<Event> = self.event(state, first).into_iter().collect();
@@ -241,24 +265,44 @@ impl SharedOrder {
         }
     }
 
+    /// Begins with the state of a type that is known from now on.
+    pub(super) fn adopt(&mut self, state: &mut TypeState, revision: Revision, entries: Vec<SharedEntry>) {
+        state.snapshot = Snapshot::empty(revision);
+        for SharedEntry { key, revision, value, .. } in entries {
+            let object = decode_object(&*self.source.log, &state.type_name, key, &value, revision);
+            state.snapshot.objects.insert(object.key.clone(), Arc::new(object));
+        }
+        state.window.restart(revision);
+        state.deps.notifiers.notify(&state.type_name);
+        self.advance_all(state);
+    }
+
     /// Makes the difference visible between what is here and everything that the log has of the type at a revision. When a change
-    /// was made is no longer known of removals: they get that revision.
+    /// was made is no longer known of removals: they get that revision, or the last one before their key was used again.
     pub(super) fn resynchronize(
         &mut self,
         state: &mut TypeState,
         revision: Revision,
         entries: &[SharedEntry],
     ) {
-        let present: HashMap<&Key, Revision> =
-            entries.iter().map(|entry| (&entry.key, entry.revision)).collect();
-        let removed = state.snapshot.objects.keys().filter(|key| !present.contains_key(key));
+        let seen = state.snapshot.revision;
+        let present: HashSet<&Key> = entries.iter().map(|entry| &entry.key).collect();
+        let removed = state.snapshot.objects.keys().filter(|key| !present.contains(key));
         let removed = removed.map(|key| (revision, key.clone(), None)).collect::<Vec<_>>();
+        // Another object has its name now. It was removed after what is seen, and before the new one was created.
+        let is_another =
+            |entry: &&SharedEntry| entry.created > seen && state.snapshot.get(entry.key.as_str()).is_some();
+        let replaced = entries.iter().filter(is_another);
+        let replaced = replaced.map(|entry| {
+            (Revision(entry.created.0.saturating_sub(1)).max(seen.next()), entry.key.clone(), None)
+        });
         let is_news = |entry: &SharedEntry| {
             state.snapshot.get(entry.key.as_str()).is_none_or(|object| object.revision < entry.revision)
         };
         let written = entries.iter().filter(|entry| is_news(entry));
         let written = written.map(|entry| (entry.revision, entry.key.clone(), Some(entry.value.clone())));
-        let mut changes: Vec<SharedChange> = written
+        let mut changes: Vec<SharedChange> = replaced
+            .chain(written)
             .chain(removed)
             .map(|(revision, key, value)| SharedChange {
                 type_name: state.type_name.clone(),
@@ -267,9 +311,15 @@ impl SharedOrder {
                 value,
             })
             .collect();
+        // It is stable: a removal comes before what follows it at the same revision.
         changes.sort_by_key(|change| change.revision);
+        state.window.mark_gap(seen, revision);
         self.apply(state, revision, changes);
         // What a proposal waits for may have come and gone unseen.
+        self.advance_all(state);
+    }
+
+    fn advance_all(&mut self, state: &TypeState) {
         for key in self.in_flight.keys().cloned().collect::<Vec<_>>() {
             self.advance(state, &key);
         }
@@ -279,7 +329,7 @@ impl SharedOrder {
     fn advance_revision(&mut self, state: &mut TypeState, revision: Revision) {
         if revision > state.snapshot.revision {
             state.snapshot.revision = revision;
-            state.window.advance_head(revision);
+            state.window.advance_seen(revision);
         }
     }
 
@@ -298,10 +348,7 @@ impl SharedOrder {
         let object = match own {
             // What was proposed here need not be decoded.
             Some(new) => new.object_at(revision),
-            None => match self.log.decode(&state.type_name, &key, &value) {
-                Ok(Decoded { draft, key_id }) => Object::new(draft, revision).with_encryption(key_id),
-                Err(reason) => Object::unreadable(key, revision, reason),
-            },
+            None => decode_object(&*self.source.log, &state.type_name, key, &value, revision),
         };
         let change = if previous.is_some() { Change::Replaced } else { Change::Created };
         Some(Event::new(change, Arc::new(object), previous, accepted_at))
@@ -309,26 +356,51 @@ impl SharedOrder {
 
     /// Reads the state once it is not older than what the log has now.
     pub(super) fn read_latest(&mut self, reader: Reader) {
+        if self.next_readers.len() >= READERS_WAITING {
+            return reader(Err(StoreError::Busy));
+        }
         self.next_readers.push(reader);
         self.ask_barrier();
+    }
+
+    /// Learns that nothing has happened to the type, if nothing has. Whatever the follower has handed over is in the mailbox already, so
+    /// a message that comes after it may say so.
+    pub(super) fn ask_for_progress(&self) {
+        let revision = self.source.status.borrow().seen;
+        // A fresh handle always has a free place in the mailbox.
+        let progress = ApplyChanges { revision, changes: Vec::new(), credit: None };
+        let _ended = self.address.clone().try_send(progress);
     }
 
     fn ask_barrier(&mut self) {
         if self.readers.is_empty() && !self.next_readers.is_empty() {
             self.readers = std::mem::take(&mut self.next_readers);
-            self.barriers.ask(self.address.clone().recipient());
+            self.source.barriers.ask(self.address.clone().recipient());
         }
     }
 
     /// Everything has arrived that the log had when the barrier was asked for, or nobody knows.
     pub(super) fn pass_barrier(&mut self, state: &mut TypeState, passed: &Result<Revision, StoreError>) {
-        if let Ok(revision) = passed {
-            self.advance_revision(state, *revision);
+        match passed {
+            Ok(revision) => {
+                self.advance_revision(state, *revision);
+                self.advance_all(state);
+            }
+            Err(error) => self.fail_refused(state, error),
         }
         for reader in std::mem::take(&mut self.readers) {
             reader(passed.as_ref().map(|_| &*state).map_err(StoreError::clone));
         }
         self.ask_barrier();
+    }
+
+    /// Answers those writers whose write was refused for a state that nobody can wait for.
+    fn fail_refused(&mut self, state: &TypeState, error: &StoreError) {
+        let is_refused = |proposal: &KeyProposal| matches!(proposal.phase, Phase::Refused { .. });
+        let refused = self.in_flight.iter().filter(|(_, proposal)| is_refused(proposal));
+        for key in refused.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+            self.finish(state, &key, Err(error.clone()));
+        }
     }
 
     /// Fails all who wait: the store ends.
@@ -379,11 +451,7 @@ fn refuse_if_certain(state: &TypeState, write: Write) -> Option<Write> {
 }
 
 /// Whether the state has arrived for which a proposal was refused.
-fn has_arrived(state: &TypeState, key: &Key, expected: Option<Revision>, current: Option<Revision>) -> bool {
+fn has_arrived(state: &TypeState, key: &Key, current: Option<Revision>, at: Revision) -> bool {
     let present = state.snapshot.get(key.as_str()).map(|object| object.revision);
-    match current {
-        Some(revision) => present >= Some(revision) || state.snapshot.revision >= revision,
-        // It was removed: what is here is not that state any more.
-        None => present.is_none() || present != expected,
-    }
+    state.snapshot.revision >= at || (current.is_some() && present >= current)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pilothouse_types::object::{Key, Object, TypeName};
 
-use super::StoreDeps;
+use super::{Freshness, StoreDeps};
 use crate::event::{Change, Event, EventStub};
 use crate::limits::EXPIRE_PER_TURN;
 use crate::log_time::LogTime;
@@ -38,6 +38,15 @@ impl TypeState {
         });
         let dropped = self.window.append_all(applied);
         self.trim(&dropped);
+    }
+
+    /// Whether a reader who wants such a state may have this one.
+    pub(super) fn satisfies(&self, freshness: Freshness) -> bool {
+        match freshness {
+            Freshness::Latest => false,
+            Freshness::AtLeast(revision) => self.snapshot.revision >= revision,
+            Freshness::Seen => true,
+        }
     }
 
     /// What stands for a key in the log.

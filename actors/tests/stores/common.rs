@@ -6,13 +6,16 @@ use std::time::Duration;
 
 use actix::Addr;
 use bytes::Bytes;
+use pilothouse_actors::committer::Committer;
 use pilothouse_actors::directory::{Find, Options, Stores, start};
 use pilothouse_actors::encryption::Encryption as _;
 use pilothouse_actors::engine::Engine;
 use pilothouse_actors::engine::masking::MaskingEncryption;
 use pilothouse_actors::event::Event;
 use pilothouse_actors::permit::Permit;
-use pilothouse_actors::store::{Create, ObjectResult, OpenWatch, Position, Remove, Replace, Store};
+use pilothouse_actors::store::{
+    Create, Freshness, ObjectResult, OpenWatch, Position, Remove, Replace, Store,
+};
 use pilothouse_actors::window::Read;
 use pilothouse_types::object::{Draft, Key, Object, Pairs, Revision, StoredDraft, TypeName};
 
@@ -47,6 +50,11 @@ pub fn manual_options() -> Options {
 /// Starts the stores over an engine.
 pub fn start_stores(engine: Box<dyn Engine>, options: &Options) -> Stores {
     start(engine, options.clone()).unwrap()
+}
+
+/// The committer of a log of its own.
+pub fn committer(stores: &Stores) -> &Addr<Committer> {
+    stores.committer().unwrap()
 }
 
 pub async fn find(stores: &Stores, type_name: &str) -> Addr<Store> {
@@ -86,7 +94,7 @@ pub async fn remove(store: &Addr<Store>, key: &str, expected: Revision) -> Objec
 }
 
 pub async fn open_watch(store: &Addr<Store>) -> Position {
-    store.send(OpenWatch { permit: Permit::none() }).await.unwrap().unwrap()
+    store.send(OpenWatch { freshness: Freshness::Latest, permit: Permit::none() }).await.unwrap().unwrap()
 }
 
 /// All events of a window, in memory and in its archive.

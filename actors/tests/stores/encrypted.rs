@@ -10,7 +10,7 @@ use pilothouse_actors::engine::EngineError;
 use pilothouse_actors::engine::masking::MaskingEncryption;
 use pilothouse_actors::engine::redb::Redb;
 use pilothouse_actors::permit::Permit;
-use pilothouse_actors::store::{Get, ObjectResult, Store, TakeSnapshot};
+use pilothouse_actors::store::{Freshness, Get, ObjectResult, Store, TakeSnapshot};
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, UnreadableReason};
 
@@ -47,7 +47,10 @@ async fn stop(stores: Stores) {
 }
 
 async fn get(store: &Addr<Store>, key: &str) -> ObjectResult {
-    store.send(Get { key: Key::from_path(key), permit: Permit::none() }).await.unwrap()
+    store
+        .send(Get { freshness: Freshness::Latest, key: Key::from_path(key), permit: Permit::none() })
+        .await
+        .unwrap()
 }
 
 fn holds(path: &Path, text: &str) -> bool {
@@ -93,7 +96,11 @@ async fn objects_whose_key_is_lost_are_reported_and_can_be_removed() {
     let refused = replace(&secrets, "n/a", "y", unreadable.revision).await;
     assert!(matches!(refused, Err(StoreError::Unreadable(_))), "nobody knows what it would replace");
     create(&secrets, "n/new", "y").await.unwrap();
-    let snapshot = secrets.send(TakeSnapshot { permit: Permit::none() }).await.unwrap().unwrap();
+    let snapshot = secrets
+        .send(TakeSnapshot { freshness: Freshness::Latest, permit: Permit::none() })
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!((snapshot.len(), snapshot.hidden().count()), (3, 2));
     // Twice at once: one of them finds nothing.
     let (first, second) = futures::join!(
@@ -108,7 +115,11 @@ async fn objects_whose_key_is_lost_are_reported_and_can_be_removed() {
     log.lose_key(false);
     let stores = log.start().unwrap();
     let secrets = find(&stores, "secrets").await;
-    let snapshot = secrets.send(TakeSnapshot { permit: Permit::none() }).await.unwrap().unwrap();
+    let snapshot = secrets
+        .send(TakeSnapshot { freshness: Freshness::Latest, permit: Permit::none() })
+        .await
+        .unwrap()
+        .unwrap();
     let texts: Vec<_> =
         snapshot.iter().map(|object| (object.key.as_str().to_owned(), object_text(object))).collect();
     let expected = [("n/a", "z", 6), ("n/b", "x", 3), ("n/new", "y", 4)];
@@ -140,7 +151,11 @@ async fn last_version_counts_whatever_keys_the_versions_before_it_have() {
         log.lose_key(true);
         let stores = log.start().unwrap();
         let secrets = find(&stores, "secrets").await;
-        let snapshot = secrets.send(TakeSnapshot { permit: Permit::none() }).await.unwrap().unwrap();
+        let snapshot = secrets
+            .send(TakeSnapshot { freshness: Freshness::Latest, permit: Permit::none() })
+            .await
+            .unwrap()
+            .unwrap();
         let keys: Vec<&str> = snapshot.iter().map(|object| object.key.as_str()).collect();
         assert_eq!(keys, if is_removed { vec!["n/b"] } else { vec!["n/a", "n/b"] });
         assert!(snapshot.iter().all(|object| object.is_readable()));

@@ -28,7 +28,7 @@ use pilothouse_actors::notifier::ChangeNotifiers;
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::recover::recover;
 use pilothouse_actors::store::write_turns::{TakeTurn, TurnMode};
-use pilothouse_actors::store::{Create, Expire, Get, GetSettled, Replace, Store};
+use pilothouse_actors::store::{Create, Expire, Freshness, Get, GetSettled, Replace, Store};
 use pilothouse_actors::window::Read;
 use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::error::StoreError;

@@ -21,7 +21,7 @@ use pilothouse_actors::log_time::LogTime;
 use pilothouse_actors::notifier::{ChangeNotifier, Published};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::point_in_time::{PointInTimeError, snapshot_at};
-use pilothouse_actors::store::{self, Expire, Get, ObjectResult, Position};
+use pilothouse_actors::store::{self, Expire, Freshness, Get, ObjectResult, Position};
 use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, Revision, TypeName};
@@ -286,8 +286,8 @@ impl Harness {
             find(&self.stores, name).await.send(Expire).await.unwrap();
             model.forget(horizon);
         }
-        while self.stores.committer.send(Tidy).await.unwrap().unwrap() > 0 {}
-        let stats = self.stores.committer.send(Check).await.unwrap().unwrap();
+        while committer(&self.stores).send(Tidy).await.unwrap().unwrap() > 0 {}
+        let stats = committer(&self.stores).send(Check).await.unwrap().unwrap();
         assert_eq!(stats.records, self.model.values().map(|model| model.needed() as u64).sum::<u64>());
         self.compare().await;
     }
@@ -309,8 +309,14 @@ impl Harness {
             self.compare_window(model, &position).await;
             compare_past(model, &position).await;
             for key in KEYS {
-                let object =
-                    store.send(Get { key: Key::from_path(key), permit: Permit::none() }).await.unwrap();
+                let object = store
+                    .send(Get {
+                        freshness: Freshness::Latest,
+                        key: Key::from_path(key),
+                        permit: Permit::none(),
+                    })
+                    .await
+                    .unwrap();
                 assert_eq!(
                     object.ok().map(|object| object.revision.0),
                     model.live.get(key).map(|live| live.0)
@@ -406,7 +412,7 @@ fn run_steps(open: Box<dyn Fn() -> Box<dyn Engine>>, window_bytes: usize, steps:
         }
         harness.step(Step::Pass(HISTORY.as_secs() + 1)).await;
         harness.step(Step::Tidy).await;
-        assert_eq!(harness.stores.committer.send(Check).await.unwrap().unwrap().records, 0);
+        assert_eq!(committer(&harness.stores).send(Check).await.unwrap().unwrap().records, 0);
         harness.step(Step::Restart).await;
         harness.step(Step::Create(0, 0, "again".into())).await;
         harness.compare().await;

@@ -1,17 +1,19 @@
 //! Stores of several servers over one shared log.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::Addr;
 use bytes::Bytes;
-use pilothouse_actors::directory::{Find, Options};
+use pilothouse_actors::directory::{Find, Options, Stores};
+use pilothouse_actors::encryption::NoEncryption;
 use pilothouse_actors::event::{Change, Event};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::shared_log::memory::{Member, MemoryLog};
-use pilothouse_actors::shared_storage::{SharedStores, start};
+use pilothouse_actors::shared_storage::start;
 use pilothouse_actors::store::write_turns::{TakeTurn, TurnMode};
-use pilothouse_actors::store::{Create, Expire, Get, ObjectResult, Replace, Store};
+use pilothouse_actors::store::{Create, Expire, Freshness, Get, ObjectResult, Replace, Store};
 use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Key, Object, Revision, StoredDraft, TypeName, UnreadableReason};
@@ -26,7 +28,7 @@ fn decode(key: &Key, value: &Bytes) -> Result<Draft, UnreadableReason> {
 /// One of the servers.
 struct Server {
     member: Arc<Member>,
-    stores: SharedStores,
+    stores: Stores,
     clock: Clock,
     pods: Addr<Store>,
 }
@@ -36,7 +38,8 @@ impl Server {
         let member = log.member();
         let clock = Clock::manual(Timestamp(1_700_000_000_000_000));
         let options = Options { clock: clock.clone(), ..manual_options() };
-        let stores = start(Arc::clone(&member) as _, options).await.unwrap();
+        let stores =
+            start(Arc::clone(&member) as _, Arc::new(NoEncryption), HashSet::new(), options).await.unwrap();
         let pods = stores.directory.send(Find { type_name: TypeName::new("pods") }).await.unwrap().unwrap();
         Server { member, stores, clock, pods }
     }
@@ -57,7 +60,10 @@ impl Server {
     }
 
     async fn get(&self, key: &str) -> ObjectResult {
-        self.pods.send(Get { key: Key::from_path(key), permit: Permit::none() }).await.unwrap()
+        self.pods
+            .send(Get { freshness: Freshness::Latest, key: Key::from_path(key), permit: Permit::none() })
+            .await
+            .unwrap()
     }
 
     /// All objects: keys, revisions and bytes.
@@ -74,7 +80,7 @@ impl Server {
 
     /// Waits until the server has seen a revision, without asking the log.
     async fn wait_for(&self, revision: Revision) {
-        let mut status = self.stores.status.clone();
+        let mut status = self.stores.follow_status().unwrap();
         let seen = status.wait_for(|status| status.seen >= revision);
         tokio::time::timeout(Duration::from_secs(30), seen).await.unwrap().unwrap();
     }
@@ -144,7 +150,11 @@ async fn server_starts_with_everything_that_the_log_has() {
     assert_eq!(late.objects().await, one.objects().await);
     assert_eq!(late.objects().await.len(), 3);
     let replaced = late.replace("a/2", "new", Revision(3)).await.unwrap();
-    assert_eq!(revisions(&late.events().await), [replaced.revision.0]);
+    assert_eq!(revisions(&late.events().await), [2, 3, 4, replaced.revision.0], "the log still has them");
+    log.compact();
+    let [later] = servers(&log).await;
+    assert_eq!(later.objects().await, one.objects().await);
+    assert!(later.events().await.is_empty());
 }
 
 #[actix_rt::test]
@@ -169,11 +179,11 @@ async fn server_that_is_cut_off_refuses_reads_of_the_latest_state_until_it_is_ba
     one.member.set_cut_off(true);
     assert!(matches!(one.get("a").await, Err(StoreError::Unreachable)));
     assert!(matches!(one.create("b", "").await, Err(StoreError::Unreachable)));
-    assert!(one.stores.status.borrow().failure.is_some());
+    assert!(one.stores.follow_status().unwrap().borrow().failure.is_some());
     let replaced = other.replace("a", "2", created.revision).await.unwrap();
     one.member.set_cut_off(false);
     assert_eq!(one.get("a").await.unwrap().revision, replaced.revision);
-    assert_eq!(one.stores.status.borrow().failure, None);
+    assert_eq!(one.stores.follow_status().unwrap().borrow().failure, None);
 }
 
 #[actix_rt::test]
@@ -184,7 +194,7 @@ async fn changes_that_were_compacted_meanwhile_arrive_as_their_difference() {
         one.create(key, "before").await.unwrap();
     }
     let before = revisions(&one.events().await);
-    let seen = one.stores.status.borrow().seen;
+    let seen = one.stores.follow_status().unwrap().borrow().seen;
     one.member.set_cut_off(true);
     other.replace("changed", "between", Revision(2)).await.unwrap();
     other.replace("changed", "after", Revision(5)).await.unwrap();
@@ -270,6 +280,7 @@ async fn objects_that_are_removed_at_one_revision_are_removed_together() {
 }
 
 mod faults;
+mod freshness;
 
 #[actix_rt::test]
 async fn concurrent_increments_on_three_servers_are_all_counted() {

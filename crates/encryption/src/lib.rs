@@ -37,6 +37,7 @@ pub use error::{Attempt, DecryptError, EncryptError};
 pub use health::HealthCheck;
 pub use key_id::WriteKey;
 pub use observer::{Direction, NoObserver, OK, Observer, Transformation};
+pub use providers::ENCRYPTED_PREFIX;
 pub use secret_key::SecretKey;
 pub use stored_keys::StoredKey;
 pub use transformers::{Decrypted, Encrypted, ResourceTransformer, Transformers};

@@ -63,6 +63,11 @@ impl ExpiryLeases {
         self.current = Some(Lease { id, expires, objects: 1 });
     }
 
+    /// etcd does not have this lease any more: nothing uses it from now on.
+    pub fn lost(&mut self, id: i64) {
+        self.current = self.current.filter(|lease| lease.id != id);
+    }
+
     /// How long a lease is reused.
     fn reuse_seconds(&self, ttl_seconds: u64) -> u64 {
         (ttl_seconds / REUSED_PART).min(self.reuse.as_secs())
@@ -117,6 +122,16 @@ mod tests {
         let reused =
             (0..2 * MAX_OBJECTS).filter(|_| leases.choose(HOUR, at(1)) == LeaseChoice::Reuse(7)).count();
         assert_eq!(reused, MAX_OBJECTS as usize - 1, "the first one had it granted");
+    }
+
+    #[test]
+    fn lost_lease_is_not_reused() {
+        let mut leases = ExpiryLeases::default();
+        leases.granted(7, HOUR + 60, at(0));
+        leases.lost(6);
+        assert_eq!(leases.choose(HOUR, at(1)), LeaseChoice::Reuse(7), "another one is lost");
+        leases.lost(7);
+        assert_eq!(leases.choose(HOUR, at(1)), LeaseChoice::Grant(HOUR + 60));
     }
 
     #[test]

@@ -35,26 +35,37 @@ impl Types {
     /// Adds a custom type, or replaces it by its new definition. Returns false if its keys could be those of another type.
     pub fn add(&self, resource: &Arc<Resource>) -> bool {
         let Some(stored) = resource.stored() else { return false };
-        let mut known = Known::clone(&self.0.load());
-        let is_added = known.layout.add(resource);
-        if is_added {
-            known.resources.insert(stored.store.clone(), Arc::clone(resource));
-            self.0.store(Arc::new(known));
-        }
+        let mut is_added = false;
+        // Others may add and remove types at the same time: then it is done again to what they have made.
+        self.0.rcu(|known| {
+            let mut known = Known::clone(known);
+            is_added = known.layout.add(resource);
+            if is_added {
+                known.resources.insert(stored.store.clone(), Arc::clone(resource));
+            }
+            known
+        });
         is_added
     }
 
     /// Removes a custom type.
     pub fn remove(&self, type_name: &TypeName) {
-        let mut known = Known::clone(&self.0.load());
-        known.layout.remove(type_name);
-        known.resources.remove(type_name);
-        self.0.store(Arc::new(known));
+        self.0.rcu(|known| {
+            let mut known = Known::clone(known);
+            known.layout.remove(type_name);
+            known.resources.remove(type_name);
+            known
+        });
     }
 
     /// What the keys of all objects begin with.
     pub(crate) fn prefix(&self) -> String {
         self.0.load().layout.prefix().as_str().to_owned()
+    }
+
+    /// What the keys of all objects of a type begin with.
+    pub(crate) fn type_prefix(&self, type_name: &TypeName) -> Option<String> {
+        self.0.load().layout.type_prefix(type_name)
     }
 
     /// A resource of this type.
@@ -83,5 +94,36 @@ impl Types {
         let revision = from_etcd(entry.mod_revision);
         let value = (kind == EventType::Put).then_some(entry.value);
         Some(SharedChange { type_name, key, revision, value })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn changes_of_several_threads_are_all_kept() {
+        let builtin = Builtin::load().unwrap();
+        let types = &Types::new(EtcdPrefix::default(), &builtin);
+        let name = |resource: &Arc<Resource>| resource.stored().map(|stored| stored.store.clone());
+        let stored: Vec<(TypeName, &Arc<Resource>)> =
+            builtin.resources().iter().filter_map(|resource| Some((name(resource)?, resource))).collect();
+        thread::scope(|scope| {
+            for (type_name, _) in &stored {
+                scope.spawn(move || types.remove(type_name));
+            }
+        });
+        assert!(stored.iter().all(|(type_name, _)| types.resource(type_name).is_none()));
+        assert_eq!(types.locate(b"/registry/configmaps/default/a"), None);
+        thread::scope(|scope| {
+            for (_, resource) in &stored {
+                scope.spawn(move || assert!(types.add(resource)));
+            }
+        });
+        for (type_name, _) in &stored {
+            assert!(types.resource(type_name).is_some() && types.type_prefix(type_name).is_some());
+        }
     }
 }

@@ -2,15 +2,18 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in a test they are how it fails")]
 
+use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use actix::Addr;
 use bytes::Bytes;
-use pilothouse_actors::directory::{Find, Options};
+use pilothouse_actors::directory::{Find, Options, Stores};
 use pilothouse_actors::permit::Permit;
-use pilothouse_actors::shared_storage::{SharedStores, start};
-use pilothouse_actors::store::{Create, Get, ObjectResult, OpenWatch, Position, Remove, Replace, Store};
+use pilothouse_actors::shared_storage::start;
+use pilothouse_actors::store::{
+    Create, Freshness, Get, ObjectResult, OpenWatch, Position, Remove, Replace, Store,
+};
 use pilothouse_actors::window::Read;
 use pilothouse_api::catalog::build::Builtin;
 use pilothouse_api::catalog::resource::Resource;
@@ -20,7 +23,8 @@ use pilothouse_etcd::messages::{LeaseGrantRequest, PutRequest, RangeRequest};
 use pilothouse_etcd::testing::Cluster;
 use pilothouse_etcd_layout::prefix::EtcdPrefix;
 use pilothouse_etcd_layout::values::{ValueCodec, ValueOptions};
-use pilothouse_etcd_log::{EtcdLog, Types};
+use pilothouse_etcd_log::{EtcdForms, EtcdLog, EtcdLogOptions, Types};
+use pilothouse_types::clock::Clock;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Key, Revision, TypeName};
 use tokio::runtime::Handle;
@@ -30,7 +34,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// One of the servers.
 struct Server {
     log: EtcdLog,
-    _stores: SharedStores,
+    _stores: Stores,
     maps: Addr<Store>,
     resource: Arc<Resource>,
     codec: ValueCodec,
@@ -49,8 +53,9 @@ impl Server {
         let builtin = &BUILTIN.1;
         let types = Arc::new(Types::new(EtcdPrefix::default(), builtin));
         let client = pilothouse_etcd::Client::new(cluster.settings(), Handle::current()).unwrap();
-        let log = EtcdLog::new(client, types, codec());
-        let stores = start(Arc::new(log.clone()), Options::default()).await.unwrap();
+        let log = EtcdLog::new(client, types, EtcdLogOptions::new(codec(), Clock::system()));
+        let forms = Arc::new(EtcdForms::new(log.clone()));
+        let stores = start(Arc::new(log.clone()), forms, HashSet::new(), Options::default()).await.unwrap();
         let is_map = |resource: &&Arc<Resource>| {
             resource.stored().is_some_and(|stored| stored.store.as_str().ends_with("configmaps"))
         };
@@ -91,11 +96,15 @@ impl Server {
 
     async fn get(&self, name: &str) -> ObjectResult {
         let (key, permit) = (Key::namespaced("default", name), Permit::none());
-        self.maps.send(Get { key, permit }).await.unwrap()
+        self.maps.send(Get { freshness: Freshness::Latest, key, permit }).await.unwrap()
     }
 
     async fn position(&self) -> Position {
-        self.maps.send(OpenWatch { permit: Permit::none() }).await.unwrap().unwrap()
+        self.maps
+            .send(OpenWatch { freshness: Freshness::Latest, permit: Permit::none() })
+            .await
+            .unwrap()
+            .unwrap()
     }
 
     /// All objects: names, revisions, bytes.

@@ -2,6 +2,7 @@ use bytes::Bytes;
 use pilothouse_actors::directory::{self, Options};
 use pilothouse_actors::engine::redb::Redb;
 use pilothouse_actors::event::Change;
+use pilothouse_actors::store::Freshness;
 use pilothouse_types::object::{Draft, Key, Pairs};
 
 use super::*;
@@ -92,7 +93,7 @@ async fn informer_behind_the_window_reads_deletions_from_the_log() {
     for number in 0..40 {
         stores.create(&type_name, draft(&number.to_string()), &permit).await.unwrap();
     }
-    let window = stores.open_watch(&type_name, &permit).await.unwrap().window;
+    let window = stores.open_watch(&type_name, Freshness::Latest, &permit).await.unwrap().window;
     assert!(window.extent().archived > 0, "{:?}", window.extent());
     assert!(subscriptions.deliver(std::slice::from_ref(&type_name), &stores).await);
     let (lists, deleted) = recording.send(GetRecorded).await.unwrap();

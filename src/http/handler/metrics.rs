@@ -6,6 +6,7 @@ use actix_web::HttpResponse;
 use actix_web::http::header;
 use pilothouse_actors::directory::Types;
 use pilothouse_actors::permit::Permit;
+use pilothouse_actors::store::Freshness;
 use pilothouse_api::custom::definition::resource_of_store;
 use pilothouse_apimachinery::status::Result;
 use prometheus::core::{Collector as _, MetricVec, MetricVecBuilder};
@@ -50,7 +51,9 @@ pub async fn page(worker: &Worker, context: &Context) -> Result<HttpResponse> {
     remove_stale(&watching.window_age, &existing);
     // If a store does not answer, its gauges keep their last values; the health checks report it.
     for type_name in &types {
-        if let Ok(position) = worker.backend.stores.open_watch(type_name, &Permit::none()).await {
+        if let Ok(position) =
+            worker.backend.stores.open_watch(type_name, Freshness::Seen, &Permit::none()).await
+        {
             let (labels, extent) = ([resource_of_store(type_name)], position.window.extent());
             metrics.objects.with_label_values(&labels).set(number(position.snapshot.len()));
             watching.window_events.with_label_values(&labels).set(number(extent.events));

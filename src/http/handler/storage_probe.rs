@@ -3,18 +3,17 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use actix::Addr;
-use pilothouse_actors::committer::{Check, Committer};
+use pilothouse_actors::storage_health::StorageHealth;
 use pilothouse_types::clock::{Clock, Moment};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::limits::{STORAGE_PROBE_INTERVAL, STORAGE_PROBE_TIMEOUT};
 
-/// Asks the committer, which answers only if its thread is alive and the engine accepts writes. Anybody may request health checks at any
+/// Asks the storage whether it accepts writes. Anybody may request health checks at any
 /// rate, and they must not delay writes: it is asked once in a while, and never again before it has answered.
 pub struct StorageProbe {
-    committer: Addr<Committer>,
+    health: StorageHealth,
     clock: Clock,
     is_running: AtomicBool,
     /// The last result, and its time.
@@ -22,10 +21,10 @@ pub struct StorageProbe {
 }
 
 impl StorageProbe {
-    /// A probe of this committer.
-    pub fn new(committer: Addr<Committer>, clock: Clock) -> Arc<StorageProbe> {
+    /// A probe of this storage.
+    pub fn new(health: StorageHealth, clock: Clock) -> Arc<StorageProbe> {
         Arc::new(StorageProbe {
-            committer,
+            health,
             clock,
             is_running: AtomicBool::new(false),
             last: watch::Sender::new(None),
@@ -44,10 +43,7 @@ impl StorageProbe {
         if !self.is_running.swap(true, Ordering::AcqRel) {
             let probe = Arc::clone(self);
             actix::spawn(async move {
-                let outcome = match probe.committer.send(Check).await {
-                    Ok(answer) => answer.map(drop).map_err(|error| error.to_string()),
-                    Err(error) => Err(error.to_string()),
-                };
+                let outcome = probe.health.check().await;
                 probe.is_running.store(false, Ordering::Release);
                 probe.publish(outcome);
             });
@@ -56,7 +52,7 @@ impl StorageProbe {
             Ok(_) => last.borrow().as_ref().map_or(Ok(()), |(_, outcome)| outcome.clone()),
             Err(_) => {
                 let seconds = STORAGE_PROBE_TIMEOUT.as_secs();
-                let outcome = Err(format!("the disk has not finished a write within {seconds} seconds"));
+                let outcome = Err(format!("the storage has not answered within {seconds} seconds"));
                 self.publish(outcome.clone());
                 outcome
             }

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix::Actor as _;
 use futures::FutureExt as _;
@@ -114,7 +115,8 @@ impl ControllerSetup {
         let settings = Settings {
             enabled,
             pods_first: config.gates().enabled(ORDERED_NAMESPACE_DELETION),
-            event_ttl: config.storage.event_ttl,
+            // In etcd, leases remove them.
+            event_ttl: if config.etcd().is_some() { Duration::ZERO } else { config.storage.event_ttl },
             max_certificate_lifetime: config.signing.cluster_signing_duration,
             require_namespaces: config
                 .admission_plugins()
@@ -125,6 +127,7 @@ impl ControllerSetup {
             tokens_unused_for: config.controllers.legacy_service_account_token_clean_up_period,
             max_finished_pods: config.controllers.terminated_pod_gc_threshold,
             flow_control_enabled: config.limits.enable_priority_and_fairness,
+            shares_store: config.etcd().is_some(),
             storage_versions: storage_version_features(config),
         };
         let (uses, use_receiver) = legacy_use::channel();

@@ -40,10 +40,12 @@ pub(super) fn follow_changes(
     if let (true, Some(encryption), Some(path)) =
         (storage.encryption_provider_config_automatic_reload, encryption, &storage.encryption_provider_config)
     {
+        // What is in memory alone is not encrypted.
+        let keeps_objects = storage.engine == Engine::Redb || context.config.etcd().is_some();
         let follower = FileFollower {
             encryption: encryption.clone(),
             path: path.clone(),
-            directory: (storage.engine == Engine::Redb).then(|| directory.clone()),
+            directory: keeps_objects.then(|| directory.clone()),
             interval: ENCRYPTION_RELOAD_INTERVAL,
         };
         actix::spawn(follower.run());

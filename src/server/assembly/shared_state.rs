@@ -164,7 +164,7 @@ fn health(
     clock: &Clock,
 ) -> Health {
     Health {
-        storage: StorageProbe::new(storage.committer.clone(), clock.clone()),
+        storage: StorageProbe::new(storage.health.clone(), clock.clone()),
         failures: Throttle::default(),
         directory: storage.directory.clone(),
         fatal: storage.fatal.clone(),

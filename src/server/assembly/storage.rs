@@ -16,6 +16,7 @@ use pilothouse_apimachinery::schema::Registry;
 use pilothouse_encryption::Encryption;
 use pilothouse_kinds::services::addresses::AddressRange;
 
+use crate::apiextensions::shared_types::SharedTypes;
 use crate::backups::schedule::Schedule;
 use crate::bootstrap::kubernetes_service::KubernetesService;
 use crate::config::{Config, Engine as EngineChoice};
@@ -27,18 +28,41 @@ use crate::registry::stores::Stores;
 use crate::server::application::{StartContext, StartError};
 
 use super::ServerParts;
+use super::etcd::{self, EtcdStorage, EtcdThread};
 
 /// The redb engine's file in the data directory.
 pub(crate) const STORE_FILE: &str = "pilothouse.redb";
 
-/// Opens the engine and starts the actors that keep objects.
-pub(super) fn open(
+/// The storage of objects, and what belongs to it.
+pub(super) struct OpenStorage {
+    pub(super) storage: Storage,
+    /// The types of the shared log, if there is one.
+    pub(super) shared_types: Option<SharedTypes>,
+    /// The connections to etcd, if there are any.
+    pub(super) etcd_thread: Option<EtcdThread>,
+}
+
+/// Opens etcd or the engine, and starts the actors that keep objects.
+pub(super) async fn open(
     context: &StartContext,
+    registry: &Arc<Registry>,
     window_bounds: WindowBounds,
     encryption: Option<Arc<Encryption>>,
-) -> Result<Storage, StartError> {
+) -> Result<OpenStorage, StartError> {
     let config = &context.config;
+    let options = options(context, window_bounds);
+    if let Some(flags) = config.etcd() {
+        let EtcdStorage { storage, types, thread } =
+            etcd::open(context, flags, registry, options, encryption).await?;
+        return Ok(OpenStorage { storage, shared_types: Some(types), etcd_thread: Some(thread) });
+    }
     let engine = engine(config, encryption).map_err(|error| start_error(config, &error))?;
+    let storage = directory::start(engine, options).map_err(|error| start_error(config, &error))?;
+    Ok(OpenStorage { storage, shared_types: None, etcd_thread: None })
+}
+
+fn options(context: &StartContext, window_bounds: WindowBounds) -> directory::Options {
+    let config = &context.config;
     // Zero disables compaction in the reference: no history is dropped because of its age.
     let history = Some(config.storage.etcd_compaction_interval).filter(|history| !history.is_zero());
     let history = history.unwrap_or(limits::UNLIMITED_HISTORY);
@@ -47,9 +71,7 @@ pub(super) fn open(
     let space_limits = SpaceLimits { quota_bytes };
     let history_bounds = HistoryBounds::new(config.storage.history_bytes);
     let window_bounds = WindowBounds { history: history_bounds, ..window_bounds };
-    let options =
-        directory::Options { clock, history, window_bounds, space_limits, ..directory::Options::default() };
-    directory::start(engine, options).map_err(|error| start_error(config, &error))
+    directory::Options { clock, history, window_bounds, space_limits, ..directory::Options::default() }
 }
 
 /// Says what helps.
@@ -79,8 +101,11 @@ fn engine(config: &Config, encryption: Option<Arc<Encryption>>) -> Result<Box<dy
 
 /// The file that keeps the objects, unless memory does.
 pub(super) fn file(config: &Config) -> Option<PathBuf> {
-    let directory =
-        config.storage.data_dir.as_ref().filter(|_| config.storage.engine == EngineChoice::Redb)?;
+    let directory = config
+        .storage
+        .data_dir
+        .as_ref()
+        .filter(|_| config.storage.engine == EngineChoice::Redb && config.etcd().is_none())?;
     Some(directory.join(STORE_FILE))
 }
 

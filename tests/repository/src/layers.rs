@@ -183,8 +183,9 @@ fn store_watchers_are_listed_with_unreadable_object_handling() {
         StoreWatcher("src/verbs/list.rs", "the list fails and names the object", &[]),
     ];
     let tree = Tree::read(&["src"]);
-    let is_watcher =
-        |file: &&Source| ["OpenWatch { permit", ".open_watch("].iter().any(|call| file.code.contains(call));
+    let is_watcher = |file: &&Source| {
+        ["OpenWatch { freshness", ".open_watch("].iter().any(|call| file.code.contains(call))
+    };
     let actual: BTreeSet<&str> =
         tree.files.iter().filter(is_watcher).map(|file| file.path.as_str()).collect();
     assert_eq!(actual, STORE_WATCHERS.iter().map(|StoreWatcher(path, ..)| *path).collect());

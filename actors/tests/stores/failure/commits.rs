@@ -16,11 +16,19 @@ async fn check_failed_commit(fault: Fault, survives: bool) {
     assert!(matches!(create(&nodes, "a", "1").await, Err(StoreError::Unavailable)));
     assert!(matches!(replace(&pods, "a", "2", Revision(2)).await, Err(StoreError::Unavailable)));
     assert_eq!(faults.commits().len(), 2);
-    let read = pods.send(Get { key: Key::cluster("a"), permit: Permit::none() }).await.unwrap();
+    let read = pods
+        .send(Get { freshness: Freshness::Latest, key: Key::cluster("a"), permit: Permit::none() })
+        .await
+        .unwrap();
     assert_eq!(read.unwrap().revision, Revision(2));
-    assert!(pods.send(Get { key: Key::cluster("b"), permit: Permit::none() }).await.unwrap().is_err());
-    assert!(stores.committer.send(Check).await.unwrap().is_err());
-    assert!(stores.committer.send(Flush).await.unwrap().is_err());
+    assert!(
+        pods.send(Get { freshness: Freshness::Latest, key: Key::cluster("b"), permit: Permit::none() })
+            .await
+            .unwrap()
+            .is_err()
+    );
+    assert!(committer(&stores).send(Check).await.unwrap().is_err());
+    assert!(committer(&stores).send(Flush).await.unwrap().is_err());
     assert!(stores.directory.send(Stop).await.unwrap().is_err());
 
     // After recovery the write is there as a whole or not at all, and the revision matches.
@@ -153,10 +161,10 @@ async fn trim_is_bounded_per_batch_and_keeps_live_objects() {
     }
     clock.advance(Duration::from_secs(11));
     assert_eq!(pods.send(Expire).await.unwrap(), rounds + 2);
-    let before = stores.committer.send(Check).await.unwrap().unwrap().records;
+    let before = committer(&stores).send(Check).await.unwrap().unwrap().records;
     assert_eq!(before, rounds as u64 + 2);
-    while stores.committer.send(Tidy).await.unwrap().unwrap() > 0 {}
-    assert_eq!(stores.committer.send(Check).await.unwrap().unwrap().records, 2);
+    while committer(&stores).send(Tidy).await.unwrap().unwrap() > 0 {}
+    assert_eq!(committer(&stores).send(Check).await.unwrap().unwrap().records, 2);
     assert_eq!(faults.most_trims(), TRIM_PER_BATCH);
     stores.directory.send(Stop).await.unwrap().unwrap();
 

@@ -132,7 +132,10 @@ async fn slow_sync_delays_writes_alone_and_all_are_made_once() {
         assert!(matches!(late, Err(StoreError::Busy)), "the limit of waiting bytes");
         let faults = disk.faults.clone();
         tokio::task::spawn_blocking(move || faults.wait_for_held_sync()).await.unwrap();
-        let read = pods.send(Get { key: Key::cluster("hot"), permit: Permit::none() }).await.unwrap();
+        let read = pods
+            .send(Get { freshness: Freshness::Latest, key: Key::cluster("hot"), permit: Permit::none() })
+            .await
+            .unwrap();
         assert_eq!(read.unwrap().revision, last, "what is durable can be read");
         let present = open_watch(&pods).await;
         assert_eq!((present.snapshot.len(), present.snapshot.revision), (1, last), "nothing else can");

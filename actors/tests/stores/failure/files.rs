@@ -95,7 +95,9 @@ async fn damaged_record_is_detected_by_checksum() {
     assert_eq!(unreadable, [format!("k38{UNREADABLE}")]);
     let stores = start(Box::new(Redb::open(&path).unwrap()), manual_options()).unwrap();
     let store = find(&stores, "pods").await;
-    let get = |key| store.send(Get { key: Key::cluster(key), permit: Permit::none() });
+    let get = |key| {
+        store.send(Get { freshness: Freshness::Latest, key: Key::cluster(key), permit: Permit::none() })
+    };
     assert!(!get("k38").await.unwrap().unwrap().is_readable());
     assert!(get("k37").await.unwrap().unwrap().is_readable());
 }
@@ -139,7 +141,7 @@ async fn compacted_file_needs_no_repair_after_crash() {
         (engine.repaired(), engine.stats().unwrap().records)
     };
     assert_eq!(crash(), (true, 1));
-    assert_eq!(stores.committer.send(Tidy).await.unwrap().unwrap(), 0);
+    assert_eq!(committer(&stores).send(Tidy).await.unwrap().unwrap(), 0);
     assert_eq!(crash(), (false, 1));
     create(&pods, "b", "1").await.unwrap();
     assert_eq!(crash(), (true, 2));

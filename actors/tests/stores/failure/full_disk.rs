@@ -13,7 +13,7 @@ async fn type_that_was_released_after_a_rollback_accepts_writes_again() {
     let kites = find(&stores, "kites").await;
     faults.fail_after(0, Fault::NoSpace);
     assert!(matches!(create(&kites, "a", "").await, Err(StoreError::NoSpace)));
-    while stores.committer.send(Tidy).await.unwrap().unwrap() > 0 {}
+    while committer(&stores).send(Tidy).await.unwrap().unwrap() > 0 {}
     let release = Release { type_name: TypeName::new("kites") };
     assert_eq!(stores.directory.send(release).await.unwrap(), Released::Done);
     let created = create(&find(&stores, "kites").await, "a", "").await.unwrap();
@@ -100,7 +100,7 @@ async fn idle_work_pauses_longer_and_longer_while_the_disk_is_full() {
     let failures = async |rounds: usize| {
         let mut failures = 0;
         for _ in 0..rounds {
-            failures += usize::from(stores.committer.send(Tidy).await.unwrap().is_err());
+            failures += usize::from(committer(&stores).send(Tidy).await.unwrap().is_err());
         }
         failures
     };
@@ -185,7 +185,7 @@ async fn reserve_that_was_released_is_taken_back_before_the_store_may_grow() {
     let disk = Arc::new(Lock::new(disk));
     let stores = start_stores(Box::new(OnDisk(Memory::new(), Arc::clone(&disk))), &manual_options());
     let pods = find(&stores, "pods").await;
-    let tidy = async || stores.committer.send(Tidy).await.unwrap().unwrap();
+    let tidy = async || committer(&stores).send(Tidy).await.unwrap().unwrap();
     tidy().await;
     assert!(matches!(create(&pods, "a", "").await, Err(StoreError::NoSpace)), "only the reserve is left");
     disk.lock().free_bytes = 12 * MIB;

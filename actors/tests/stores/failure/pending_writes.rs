@@ -19,7 +19,7 @@ async fn concurrent_writes_share_commits() {
     assert!(revisions.is_sorted());
     revisions.dedup();
     assert_eq!(revisions.len(), 64);
-    stores.committer.send(Flush).await.unwrap().unwrap();
+    committer(&stores).send(Flush).await.unwrap().unwrap();
     let commits = faults.commits();
     assert_eq!(commits.iter().sum::<usize>(), 64);
     assert!(commits.len() <= 4, "{commits:?}");
@@ -243,7 +243,8 @@ async fn writes_in_turn_build_on_pending_state_and_share_commits() {
     }
     let newest = take_turn(TurnMode::Never).await.unwrap().unwrap();
     assert_eq!((newest.object.unwrap().revision.0, newest.is_durable), (first.0 + CHANGES, false));
-    let get = || pods.send(Get { key: Key::cluster("hot"), permit: Permit::none() });
+    let get =
+        || pods.send(Get { freshness: Freshness::Latest, key: Key::cluster("hot"), permit: Permit::none() });
     assert_eq!(get().await.unwrap().unwrap().revision, first, "nobody sees what is not durable");
     // A write based on an older state conflicts once the newer state is durable.
     let stale = replace(&pods, "hot", "stale", Revision(first.0 + 3));
@@ -259,7 +260,11 @@ async fn writes_in_turn_build_on_pending_state_and_share_commits() {
 
     let restarted = start_stores(Box::new(log), &manual_options());
     let pods = find(&restarted, "pods").await;
-    let object = pods.send(Get { key: Key::cluster("hot"), permit: Permit::none() }).await.unwrap().unwrap();
+    let object = pods
+        .send(Get { freshness: Freshness::Latest, key: Key::cluster("hot"), permit: Permit::none() })
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(object.revision.0, first.0 + CHANGES);
 }
 
@@ -296,7 +301,7 @@ async fn full_mailbox_does_not_delay_commit_reply() {
     faults.hold();
     let flood = async {
         wait_for_writes(&stores, 1).await;
-        let reader = || Get { key: Key::cluster("a"), permit: Permit::none() };
+        let reader = || Get { freshness: Freshness::Latest, key: Key::cluster("a"), permit: Permit::none() };
         let mut sent = 0;
         while sent < 5_000 {
             sent += usize::from(pods.clone().try_send(reader()).is_ok());

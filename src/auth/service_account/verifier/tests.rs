@@ -8,7 +8,7 @@ use openssl::pkey::{PKey, Private};
 use pilothouse_actors::directory::{self, Find, Options, Stores};
 use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::permit::Permit;
-use pilothouse_actors::store::{Create, Get, Remove, Store};
+use pilothouse_actors::store::{Create, Freshness, Get, Remove, Store};
 use pilothouse_types::clock::Timestamp;
 use pilothouse_types::object::{Draft, Key, Object, Pairs, TypeName};
 use serde_json::{Value, json};
@@ -76,8 +76,11 @@ impl Fixture {
     async fn delete(&self, plural: &str, key: &str) {
         let (store, key) = (self.store(plural).await, Key::from_path(key));
         let permit = Permit::none();
-        let result: Arc<Object> =
-            store.send(Get { key: key.clone(), permit: permit.clone() }).await.unwrap().unwrap();
+        let result: Arc<Object> = store
+            .send(Get { freshness: Freshness::Latest, key: key.clone(), permit: permit.clone() })
+            .await
+            .unwrap()
+            .unwrap();
         store.send(Remove { key, expected: result.revision, permit }).await.unwrap().unwrap();
     }
 

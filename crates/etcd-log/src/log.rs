@@ -1,0 +1,273 @@
+//! The log: what is read, and what is written.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::future::{BoxFuture, FutureExt as _};
+use futures::stream::BoxStream;
+use pilothouse_actors::shared_log::{
+    Decoded, FollowError, Followed, Loaded, Proposal, ProposalOutcome, ProposedChange, SharedEntry,
+    SharedLog, SharedLogError,
+};
+use pilothouse_encryption::Encryption;
+use pilothouse_etcd::messages::{
+    Compare, DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest, TxnResponse, WatchCreateRequest,
+};
+use pilothouse_etcd::{Client, Error, WatchItem};
+use pilothouse_etcd_layout::expiry_leases::DEFAULT_REUSE;
+use pilothouse_etcd_layout::keys::COMPACTION_KEY;
+use pilothouse_etcd_layout::values::ValueCodec;
+use pilothouse_types::clock::Clock;
+use pilothouse_types::object::{Draft, Key, Revision, StoredDraft, TypeName, UnreadableReason};
+use tokio::time::timeout;
+
+use crate::compactor;
+use crate::convert::{from_etcd, refusal, to_etcd, unavailable, unknown_type};
+use crate::event_leases::EventLeases;
+use crate::follow;
+use crate::key_wait::wait_for_keys;
+use crate::limits::{HISTORY_REVISIONS, PAST_ATTEMPTS, PAST_TIMEOUT};
+use crate::types::Types;
+use crate::values::{EncodeError, Values};
+
+/// What is wrong with an answer that etcd does not give.
+const WITHOUT_REVISION: &str = "the answer of etcd has no revision";
+
+/// The revision of a read that wants the newest state.
+const NEWEST: i64 = 0;
+
+/// How objects are stored.
+pub struct EtcdLogOptions {
+    /// Encodes and decodes objects.
+    pub codec: ValueCodec,
+    /// Which types are encrypted, and how; `None` if none is.
+    pub encryption: Option<Arc<Encryption>>,
+    /// How long events live after they were written last: `--event-ttl`, of which whole seconds count. `None` and zero mean forever.
+    pub event_ttl: Option<Duration>,
+    /// How long events share a lease at most: `--lease-reuse-duration-seconds`.
+    pub lease_reuse: Duration,
+    /// The source of time.
+    pub clock: Clock,
+}
+
+impl EtcdLogOptions {
+    /// Nothing is encrypted, and nothing expires.
+    pub fn new(codec: ValueCodec, clock: Clock) -> EtcdLogOptions {
+        EtcdLogOptions { codec, encryption: None, event_ttl: None, lease_reuse: DEFAULT_REUSE, clock }
+    }
+}
+
+/// One etcd cluster. Cheap to clone.
+#[derive(Clone)]
+pub struct EtcdLog {
+    client: Client,
+    types: Arc<Types>,
+    values: Arc<Values>,
+    /// `None` if events live forever.
+    event_leases: Option<Arc<EventLeases>>,
+}
+
+impl EtcdLog {
+    /// The objects of these types in this cluster.
+    pub fn new(client: Client, types: Arc<Types>, options: EtcdLogOptions) -> EtcdLog {
+        let EtcdLogOptions { codec, encryption, event_ttl, lease_reuse, clock } = options;
+        let values = Arc::new(Values::new(Arc::clone(&types), codec, encryption));
+        let event_leases = EventLeases::new(event_ttl, lease_reuse, clock).map(Arc::new);
+        EtcdLog { client, types, values, event_leases }
+    }
+
+    /// The form in which etcd gets a draft; `None` if its type is not known, or has no objects with such a key, and then a store
+    /// refuses the write. Any thread may call this, so that stores have nothing to encode. Never waits.
+    pub fn encode(&self, type_name: &TypeName, draft: &Draft) -> Result<Option<StoredDraft>, EncodeError> {
+        self.values.encode(type_name, draft)
+    }
+
+    /// What encodes and decodes.
+    pub(crate) fn into_values(self) -> Arc<Values> {
+        self.values
+    }
+
+    /// Whether etcd answers within this time, and why not.
+    pub async fn check(&self, patience: Duration) -> Result<(), SharedLogError> {
+        let read = self.client.with_timeout(patience).range(RangeRequest::key(COMPACTION_KEY)).await;
+        read.map(drop).map_err(|error| refusal(&error))
+    }
+
+    /// Takes turns with other servers at compacting etcd, once in every interval, for ever.
+    pub async fn compact_every(self, interval: Duration) {
+        compactor::run(self.client, interval).await;
+    }
+
+    /// Reads all objects whose etcd keys begin like this.
+    async fn read(&self, prefix: String) -> Result<Loaded, SharedLogError> {
+        let mut loaded = self.read_at(prefix, NEWEST).await.map_err(|error| refusal(&error))?;
+        loaded.entries = wait_for_keys(&self.values, loaded.entries).await?;
+        Ok(loaded)
+    }
+
+    /// The same at a revision, without waiting for keys.
+    async fn read_at(&self, prefix: String, revision: i64) -> Result<Loaded, Error> {
+        let mut loaded = Loaded::default();
+        let mut pages = self.client.pages(RangeRequest { revision, ..RangeRequest::prefix(prefix) });
+        while let Some(page) = pages.next().await? {
+            loaded.revision = from_etcd(page.revision);
+            let entries = page.kvs.into_iter().filter_map(|entry| {
+                let (type_name, key) = self.types.locate(&entry.key)?;
+                let (revision, created) = (from_etcd(entry.mod_revision), from_etcd(entry.create_revision));
+                Some(SharedEntry { type_name, key, revision, created, value: entry.value })
+            });
+            loaded.entries.extend(entries);
+        }
+        Ok(loaded)
+    }
+
+    /// Reads all objects as they were so many revisions ago, or at the oldest revision that is still known.
+    async fn read_past(&self) -> Result<Loaded, SharedLogError> {
+        let newest = to_etcd(self.current_revision().await?);
+        let mut revision = newest.saturating_sub(HISTORY_REVISIONS).max(1);
+        for _attempt in 0..PAST_ATTEMPTS {
+            match self.read_at(self.types.prefix(), revision).await {
+                Err(Error::Compacted(_)) => {}
+                Err(error) => return Err(refusal(&error)),
+                Ok(mut loaded) => {
+                    loaded.entries = wait_for_keys(&self.values, loaded.entries).await?;
+                    return Ok(loaded);
+                }
+            }
+            // Only a watch is told how far etcd is compacted.
+            let Some(compacted) = self.compacted_after(revision).await else { break };
+            revision = compacted;
+        }
+        self.read(self.types.prefix()).await
+    }
+
+    /// Up to which revision etcd is compacted, if that is more than this one.
+    async fn compacted_after(&self, revision: i64) -> Option<i64> {
+        let mut watch = self.client.resumable_watch(WatchCreateRequest::key(COMPACTION_KEY, revision));
+        let compacted = async {
+            loop {
+                match watch.next().await {
+                    Ok(WatchItem::Connected { .. } | WatchItem::Disconnected(_)) => {}
+                    Err(Error::Compacted(compacted)) => return compacted,
+                    Ok(_) | Err(_) => return None,
+                }
+            }
+        };
+        timeout(PAST_TIMEOUT, compacted).await.ok().flatten()
+    }
+
+    async fn write(self, proposal: Proposal) -> ProposalOutcome {
+        let lease = match self.lease(&proposal).await {
+            Ok(lease) => lease,
+            // Whatever became of the lease: the object was not written.
+            Err(error) => return ProposalOutcome::Failed(refusal(&error)),
+        };
+        let Some(transaction) = self.transaction(proposal, lease) else {
+            return ProposalOutcome::Failed(unknown_type());
+        };
+        match self.client.txn(transaction).await {
+            Ok(response) => outcome(&response),
+            Err(error) if error.is_unknown_outcome() => ProposalOutcome::Unknown,
+            Err(error) => {
+                if let (Error::LeaseNotFound, Some(leases)) = (&error, &self.event_leases) {
+                    leases.lost(lease).await;
+                }
+                ProposalOutcome::Failed(refusal(&error))
+            }
+        }
+    }
+
+    /// The lease under which the object of a proposal is put; 0 for none.
+    async fn lease(&self, proposal: &Proposal) -> Result<i64, Error> {
+        let is_put = matches!(proposal.change, ProposedChange::Put(_));
+        match &self.event_leases {
+            Some(leases) if is_put && EventLeases::is_of_events(&proposal.type_name) => {
+                leases.lease(&self.client).await
+            }
+            _ => Ok(0),
+        }
+    }
+
+    /// The transaction of a proposal; `None` if there is no such type.
+    fn transaction(&self, proposal: Proposal, lease: i64) -> Option<TxnRequest> {
+        let Proposal { type_name, key, expected, change } = proposal;
+        let key = Bytes::from(self.types.etcd_key(&type_name, &key)?);
+        let condition = match expected {
+            Some(revision) => Compare::mod_revision_is(key.clone(), to_etcd(revision)),
+            None => Compare::is_absent(key.clone()),
+        };
+        let transaction = TxnRequest::when([condition]);
+        let transaction = match change {
+            ProposedChange::Put(value) => {
+                transaction.and_then(PutRequest { lease, ..PutRequest::new(key.clone(), value) })
+            }
+            ProposedChange::Remove => transaction.and_then(DeleteRangeRequest::key(key.clone())),
+        };
+        Some(transaction.or_else(RangeRequest { keys_only: true, ..RangeRequest::key(key) }))
+    }
+}
+
+/// What a transaction has done.
+fn outcome(response: &TxnResponse) -> ProposalOutcome {
+    let revision = response.header.as_ref().map(|header| from_etcd(header.revision));
+    match (response.succeeded, revision) {
+        (true, Some(revision)) => ProposalOutcome::Accepted(revision),
+        // Nobody knows when its change arrives.
+        (true, None) => ProposalOutcome::Unknown,
+        (false, Some(at)) => {
+            let present = response.range(0).and_then(|range| range.kvs.first());
+            ProposalOutcome::Refused { current: present.map(|entry| from_etcd(entry.mod_revision)), at }
+        }
+        (false, None) => ProposalOutcome::Failed(unavailable(WITHOUT_REVISION)),
+    }
+}
+
+impl SharedLog for EtcdLog {
+    fn load(&self) -> BoxFuture<'static, Result<Loaded, SharedLogError>> {
+        let log = self.clone();
+        async move { log.read(log.types.prefix()).await }.boxed()
+    }
+
+    fn load_past(&self) -> BoxFuture<'static, Result<Loaded, SharedLogError>> {
+        let log = self.clone();
+        async move { log.read_past().await }.boxed()
+    }
+
+    fn load_type(&self, type_name: &TypeName) -> BoxFuture<'static, Result<Loaded, SharedLogError>> {
+        let (log, type_name) = (self.clone(), type_name.clone());
+        async move {
+            let prefix = log.types.type_prefix(&type_name).ok_or_else(unknown_type)?;
+            let mut loaded = log.read(prefix).await?;
+            // A definition may have replaced another one meanwhile.
+            loaded.entries.retain(|entry| entry.type_name == type_name);
+            Ok(loaded)
+        }
+        .boxed()
+    }
+
+    fn follow(&self, after: Revision) -> BoxStream<'static, Result<Followed, FollowError>> {
+        follow::follow(&self.client, Arc::clone(&self.types), after)
+    }
+
+    fn current_revision(&self) -> BoxFuture<'static, Result<Revision, SharedLogError>> {
+        let client = self.client.clone();
+        async move {
+            // Any linearizable read tells the revision.
+            let read =
+                client.range(RangeRequest { keys_only: true, ..RangeRequest::key(COMPACTION_KEY) }).await;
+            let header = read.map_err(|error| refusal(&error))?.header;
+            header.map(|header| from_etcd(header.revision)).ok_or_else(|| unavailable(WITHOUT_REVISION))
+        }
+        .boxed()
+    }
+
+    fn propose(&self, proposal: Proposal) -> BoxFuture<'static, ProposalOutcome> {
+        self.clone().write(proposal).boxed()
+    }
+
+    /// The thread waits if a KMS plugin has to decrypt the data key.
+    fn decode(&self, type_name: &TypeName, key: &Key, value: &Bytes) -> Result<Decoded, UnreadableReason> {
+        self.values.decode(type_name, key, value)
+    }
+}

@@ -1,0 +1,114 @@
+//! The values of objects in etcd: encoded and encrypted as the reference does both.
+
+mod encryption;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use pilothouse_actors::shared_log::{Decoded, SharedEntry};
+use pilothouse_api::catalog::resource::Resource;
+use pilothouse_encryption::{EncryptError, Encryption, WriteKey};
+use pilothouse_etcd_layout::values::{ValueCodec, ValueError, ValueErrorReason};
+use pilothouse_types::object::{Draft, Key, StoredDraft, TypeName, UnreadableReason};
+
+use self::encryption::ValueEncryption;
+use crate::types::Types;
+
+/// Why an object has no form for etcd. Then it is not written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EncodeError {
+    /// It cannot be encoded.
+    #[error(transparent)]
+    Value(#[from] ValueError),
+    /// It cannot be encrypted.
+    #[error(transparent)]
+    Encryption(#[from] EncryptError),
+    /// It was encrypted, and the provider does not say with which key: nobody could tell whether that is still the current one.
+    #[error("nobody knows what has encrypted the object")]
+    UnknownKey,
+}
+
+/// Whether a KMS plugin may have the key of one of these.
+pub(crate) fn may_need_plugin(entries: &[SharedEntry]) -> bool {
+    entries.iter().any(|entry| encryption::may_need_plugin(&entry.value))
+}
+
+/// Makes values of objects, and objects of values. Any thread may use it.
+pub(crate) struct Values {
+    types: Arc<Types>,
+    codec: ValueCodec,
+    encryption: ValueEncryption,
+}
+
+impl Values {
+    /// The values of objects of these types. Without a configuration, none of them is encrypted.
+    pub(crate) fn new(types: Arc<Types>, codec: ValueCodec, encryption: Option<Arc<Encryption>>) -> Values {
+        Values { types, codec, encryption: ValueEncryption::new(encryption) }
+    }
+
+    /// The value of an object; `None` if its type is not known, or has no objects with such a key.
+    pub(crate) fn encode(
+        &self,
+        type_name: &TypeName,
+        draft: &Draft,
+    ) -> Result<Option<StoredDraft>, EncodeError> {
+        let Some((resource, etcd_key)) = self.place(type_name, &draft.key) else { return Ok(None) };
+        let plain = self.codec.encode(&resource, draft)?;
+        Ok(Some(match self.encryption.encrypt(type_name, &etcd_key, &plain)? {
+            Some((bytes, key_id)) => StoredDraft { bytes: bytes.into(), key_id: Some(key_id) },
+            None => StoredDraft { bytes: plain.into(), key_id: None },
+        }))
+    }
+
+    /// The object of a value. The thread waits if a KMS plugin has to decrypt the data key.
+    pub(crate) fn decode(
+        &self,
+        type_name: &TypeName,
+        key: &Key,
+        value: &[u8],
+    ) -> Result<Decoded, UnreadableReason> {
+        let (resource, etcd_key) = self.place(type_name, key).ok_or(UnreadableReason::Damaged)?;
+        let decrypted = self.encryption.decrypt(type_name, &etcd_key, value).map_err(|error| {
+            tracing::error!(etcd_key, %error, "an object in etcd cannot be decrypted");
+            UnreadableReason::Undecryptable(error.to_string())
+        })?;
+        let error = match self.codec.decode(&resource, key, &decrypted.bytes) {
+            Ok(decoded) => return Ok(Decoded { draft: decoded.draft, key_id: decrypted.key_id }),
+            Err(error) => error,
+        };
+        if decrypted.key_id.is_some() && matches!(error.reason, ValueErrorReason::Malformed(_)) {
+            // Not every cipher notices that a wrong key has made noise of a value. The error may quote it, and it may be a Secret.
+            let reason = "it was decrypted to something else than an object";
+            tracing::error!(etcd_key, reason, "an object in etcd cannot be read");
+            return Err(UnreadableReason::Undecryptable(reason.to_owned()));
+        }
+        tracing::error!(etcd_key, %error, "an object in etcd cannot be read");
+        Err(UnreadableReason::Damaged)
+    }
+
+    /// What objects of a type are encrypted with now.
+    pub(crate) fn write_key(&self, type_name: &TypeName) -> WriteKey {
+        self.encryption.write_key(type_name)
+    }
+
+    /// The first of these, from this position on, that can perhaps be decrypted later and not now: the KMS plugin that has its key
+    /// does not answer. With the reason. The thread waits for the plugin.
+    pub(crate) fn first_undecided(&self, entries: &[SharedEntry], from: usize) -> Option<(usize, String)> {
+        let undecided = |entry: &SharedEntry| {
+            let SharedEntry { type_name, key, value, .. } = entry;
+            let etcd_key =
+                self.types.etcd_key(type_name, key).filter(|_| encryption::may_need_plugin(value))?;
+            let error = self.encryption.decrypt(type_name, &etcd_key, value).err()?;
+            error.is_transient().then(|| error.to_string())
+        };
+        entries.iter().enumerate().skip(from).find_map(|(index, entry)| Some((index, undecided(entry)?)))
+    }
+
+    /// A resource of the type and the etcd key of the object.
+    fn place(&self, type_name: &TypeName, key: &Key) -> Option<(Arc<Resource>, String)> {
+        Some((self.types.resource(type_name)?, self.types.etcd_key(type_name, key)?))
+    }
+}

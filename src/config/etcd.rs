@@ -1,0 +1,252 @@
+//! The flags about etcd: where it is, and how objects are stored in it. [`Config::etcd`] says whether it is used.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Command};
+use http::uri::Authority;
+use pilothouse_apimachinery::well_known::PROTOBUF;
+use pilothouse_etcd::{Settings, TlsFiles};
+use pilothouse_etcd_layout::expiry_leases::DEFAULT_REUSE;
+use pilothouse_etcd_layout::media::MediaType;
+use pilothouse_etcd_layout::prefix::{DEFAULT_PREFIX, EtcdPrefix};
+
+use super::values::{go_duration, non_empty_list};
+use super::{Backend, Config, ConfigError, Engine};
+
+/// The flags about etcd.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "etcd")]
+pub struct EtcdFlags {
+    /// Servers of etcd, such as https://10.0.0.1:2379. With them, objects are stored in etcd, unless --engine is given.
+    #[arg(long, value_delimiter = ',', value_name = "URL,...")]
+    pub etcd_servers: Vec<String>,
+    /// Other servers of etcd for single resources: GROUP/RESOURCE#URL;URL, as in /events#http://10.0.0.2:2379.
+    #[arg(long, value_delimiter = ',', value_name = "OVERRIDE,...")]
+    pub etcd_servers_overrides: Vec<String>,
+    /// What all keys in etcd begin with.
+    #[arg(long, default_value = DEFAULT_PREFIX, value_name = "PREFIX")]
+    pub etcd_prefix: String,
+    /// CA bundle for the certificates of etcd [default: the CAs of the system].
+    #[arg(long, value_parser = file_name(), value_name = "FILE")]
+    pub etcd_cafile: Option<PathBuf>,
+    /// Client certificate for etcd; needs --etcd-keyfile.
+    #[arg(long, value_parser = file_name(), value_name = "FILE")]
+    pub etcd_certfile: Option<PathBuf>,
+    /// Private key of --etcd-certfile.
+    #[arg(long, value_parser = file_name(), value_name = "FILE")]
+    pub etcd_keyfile: Option<PathBuf>,
+    /// How long the health check of etcd may take.
+    #[arg(long, default_value = "2s", value_parser = go_duration, value_name = "DURATION")]
+    pub etcd_healthcheck_timeout: Duration,
+    /// How long the readiness check of etcd may take.
+    #[arg(long, default_value = "2s", value_parser = go_duration, value_name = "DURATION")]
+    pub etcd_readycheck_timeout: Duration,
+    /// How often the objects of each resource are counted for metrics; 0 disables it.
+    #[arg(long, default_value = "1m0s", value_parser = go_duration, value_name = "DURATION")]
+    pub etcd_count_metric_poll_period: Duration,
+    /// How often etcd is asked for the size of its database, for metrics; 0 disables it.
+    #[arg(long, default_value = "30s", value_parser = go_duration, value_name = "DURATION")]
+    pub etcd_db_metric_poll_interval: Duration,
+    /// How long new events may share the lease of an earlier one.
+    #[arg(long, default_value_t = DEFAULT_REUSE.as_secs(), value_name = "SECONDS")]
+    pub lease_reuse_duration_seconds: u64,
+    /// Encoding of new values in etcd: application/json, application/yaml or application/vnd.kubernetes.protobuf.
+    #[arg(long, default_value = PROTOBUF, value_parser = MediaType::parse, value_name = "TYPE")]
+    pub storage_media_type: MediaType,
+    /// How long the server waits for the objects in etcd before it reports that it is ready.
+    #[arg(long, default_value = "1m0s", value_parser = go_duration, value_name = "DURATION")]
+    pub storage_initialization_timeout: Duration,
+}
+
+/// The name of a file. An empty one counts as none, because scripts for the reference give such flags.
+fn file_name() -> impl TypedValueParser<Value = PathBuf> {
+    OsStringValueParser::new().map(PathBuf::from)
+}
+
+fn non_empty_file(file: Option<&PathBuf>) -> Option<PathBuf> {
+    file.filter(|file| !file.as_os_str().is_empty()).cloned()
+}
+
+impl EtcdFlags {
+    /// The servers of all resources without an override.
+    pub fn servers(&self) -> Vec<String> {
+        non_empty_list(&self.etcd_servers)
+    }
+
+    /// The resources with servers of their own. Of several entries for one resource the last counts.
+    pub fn overrides(&self) -> Result<Vec<ServersOverride>, String> {
+        let overrides = non_empty_list(&self.etcd_servers_overrides);
+        overrides.iter().map(|text| text.parse::<ServersOverride>()).collect()
+    }
+
+    /// What all keys begin with.
+    pub fn prefix(&self) -> EtcdPrefix {
+        EtcdPrefix::new(&self.etcd_prefix)
+    }
+
+    /// How long new events may share the lease of an earlier one.
+    pub fn lease_reuse(&self) -> Duration {
+        Duration::from_secs(self.lease_reuse_duration_seconds)
+    }
+
+    /// The settings of a client for [`EtcdFlags::servers`].
+    pub fn client_settings(&self) -> Settings {
+        self.settings_for(self.servers())
+    }
+
+    /// The settings of a client for other servers: those of an override.
+    pub fn settings_for(&self, servers: Vec<String>) -> Settings {
+        let identity = self.certificate().zip(self.key());
+        let authority = non_empty_file(self.etcd_cafile.as_ref());
+        Settings { tls: TlsFiles { authority, identity, server_name: None }, ..Settings::new(servers) }
+    }
+
+    fn certificate(&self) -> Option<PathBuf> {
+        non_empty_file(self.etcd_certfile.as_ref())
+    }
+
+    fn key(&self) -> Option<PathBuf> {
+        non_empty_file(self.etcd_keyfile.as_ref())
+    }
+
+    /// Checks what would else fail at the first request to etcd.
+    fn validate(&self, overrides: &[ServersOverride]) -> Result<(), String> {
+        for server in &self.servers() {
+            check_server("--etcd-servers", server)?;
+        }
+        for server in overrides.iter().flat_map(|entry| &entry.servers) {
+            check_server("--etcd-servers-overrides", server)?;
+        }
+        let (certificate, key) = (self.certificate(), self.key());
+        if certificate.is_some() == key.is_some() {
+            return Ok(());
+        }
+        let (certificate, key) = (certificate.unwrap_or_default(), key.unwrap_or_default());
+        let (certificate, key) = (certificate.display(), key.display());
+        // The words of the reference, after the names of the flags.
+        Err(format!(
+            "--etcd-certfile, --etcd-keyfile: KeyFile and CertFile must both be present[key: {key}, \
+             cert: {certificate}]"
+        ))
+    }
+}
+
+/// Refuses what is no address of a server, by the rules of the client of etcd.
+fn check_server(flag: &str, url: &str) -> Result<(), String> {
+    let invalid = |reason: &str| format!("{flag} {url:?} invalid: {reason}");
+    let (scheme, address) = url.split_once("://").ok_or_else(|| invalid("it has no scheme"))?;
+    match scheme {
+        "unix" | "unixs" if address.is_empty() => Err(invalid("it has no path")),
+        "unix" | "unixs" => Ok(()),
+        "http" | "https" if is_host_and_port(address) => Ok(()),
+        "http" | "https" => Err(invalid("it is not a host and a port")),
+        _ => Err(invalid("its scheme is none of http, https, unix, unixs")),
+    }
+}
+
+fn is_host_and_port(address: &str) -> bool {
+    let authority = address.strip_suffix('/').unwrap_or(address).parse::<Authority>();
+    authority.is_ok_and(|authority| {
+        !authority.as_str().contains('@') && !authority.host().is_empty() && authority.port_u16().is_some()
+    })
+}
+
+/// An entry of `--etcd-servers-overrides`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServersOverride {
+    /// The group; empty for the core group.
+    pub group: String,
+    /// The plural name; `*` for the resources of the group that have no entry of their own.
+    pub resource: String,
+    /// Where its objects are stored.
+    pub servers: Vec<String>,
+}
+
+/// The words of the reference.
+const INVALID_OVERRIDE: &str = "--etcd-servers-overrides invalid, must be of format: group/resource#servers, \
+                                where servers are URLs, semicolon separated";
+
+impl FromStr for ServersOverride {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ServersOverride, String> {
+        let parse = || {
+            let (target, servers) = text.split_once('#')?;
+            let (group, resource) = target.split_once('/')?;
+            let servers: Vec<String> = servers.split(';').map(str::to_owned).collect();
+            let has_separator = resource.contains('/') || servers.iter().any(|server| server.contains('#'));
+            let is_valid = !has_separator && servers.iter().all(|server| !server.is_empty());
+            let (group, resource) = (group.to_owned(), resource.to_owned());
+            is_valid.then_some(ServersOverride { group, resource, servers })
+        };
+        parse().ok_or_else(|| INVALID_OVERRIDE.to_owned())
+    }
+}
+
+/// Flags about the engine without effect if objects are stored in etcd, with the reason.
+const FLAGS_OF_ENGINE: &[(&str, &str)] = &[
+    ("quota_backend_bytes", "objects are stored in etcd, which has a quota of its own"),
+    ("history_bytes", "objects are stored in etcd, whose history is bounded by --etcd-compaction-interval"),
+];
+
+impl Config {
+    /// The flags about etcd if objects are stored there: servers are given, and no engine is.
+    pub fn etcd(&self) -> Option<&EtcdFlags> {
+        let is_used = !self.storage.engine_given && !self.etcd_flags.servers().is_empty();
+        is_used.then_some(&self.etcd_flags)
+    }
+
+    /// Decides between etcd and an engine, and warns about flags that the decision leaves without effect.
+    pub(super) fn choose_storage(&mut self, matches: &ArgMatches) {
+        let is_given = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
+        let backend = self.storage.storage_backend;
+        let engine_flag = match backend {
+            Some(Backend::Redb | Backend::Memory) => Some("--storage-backend"),
+            Some(Backend::Etcd3) | None => is_given("engine").then_some("--engine"),
+        };
+        match backend {
+            Some(Backend::Redb) => self.storage.engine = Engine::Redb,
+            Some(Backend::Memory) => self.storage.engine = Engine::Memory,
+            Some(Backend::Etcd3) | None => {}
+        }
+        self.storage.engine_given = engine_flag.is_some();
+        let warning = |id: &str, reason: &str| format!("--{} is not used: {reason}", id.replace('_', "-"));
+        if self.etcd().is_some() {
+            let given = FLAGS_OF_ENGINE.iter().filter(|(id, _)| is_given(id));
+            self.warnings.extend(given.map(|(id, reason)| warning(id, reason)));
+            return;
+        }
+        let engine = self.storage.engine;
+        if backend == Some(Backend::Etcd3) {
+            self.warnings.push(format!("--storage-backend=etcd3 is not used: the engine is {engine}"));
+        }
+        let reason = match engine_flag {
+            Some(flag) => format!("{flag}={engine} was requested"),
+            None => format!("no server of etcd is given, so objects are stored in the engine {engine}"),
+        };
+        let command = EtcdFlags::augment_args(Command::new("etcd"));
+        let ids = command.get_arguments().map(|flag| flag.get_id().as_str());
+        self.warnings.extend(ids.filter(|id| is_given(id)).map(|id| warning(id, &reason)));
+    }
+
+    /// Checks the flags about etcd, and those that exclude it.
+    pub(super) fn validate_etcd(&self) -> Result<(), ConfigError> {
+        // Checked in any case, as in the reference.
+        let overrides = self.etcd_flags.overrides().map_err(ConfigError::new)?;
+        let Some(flags) = self.etcd() else { return Ok(()) };
+        // Refused, because an operator who asks for backups relies on them.
+        if self.storage.backup_dir.is_some() {
+            return Err(ConfigError::new(
+                "--backup-dir can not be used with --etcd-servers: use `etcdctl snapshot save` for backups",
+            ));
+        }
+        flags.validate(&overrides).map_err(ConfigError::new)
+    }
+}
+
+#[cfg(test)]
+mod tests;
