@@ -134,7 +134,7 @@ impl Bench {
             audiences: vec!["us".into()],
             lookup: true,
         };
-        let objects = Arc::new(TokenObjects::new(stores.directory.clone()));
+        let objects = Arc::new(TokenObjects::new(&stores));
         let keys = Arc::new(Keys::new(std::slice::from_ref(&public)).unwrap());
         let accounts = ServiceAccountTokens::new(keys, rules, objects, metrics, clock);
         let verifiers: [Arc<dyn Verifier>; 3] =

@@ -195,6 +195,11 @@ impl Definitions {
         self.notifier.notify(&self.reconciler.store());
     }
 
+    /// Whether the deletion of a terminating definition is to be begun. Before its objects are known they would seem to be gone.
+    fn may_begin_deletion(&self, name: &str) -> bool {
+        !self.terminating.contains_key(name) && !self.definition_set.new_types.contains(name)
+    }
+
     /// Starts the deletion of terminating definitions, and forgets those that are removed.
     fn start_deletions(&mut self, context: &mut Context<Self>) {
         let terminating_names = self.definition_set.terminating();
@@ -206,7 +211,7 @@ impl Definitions {
             is_terminating
         });
         let new: Vec<String> =
-            terminating_names.iter().filter(|name| !self.terminating.contains_key(*name)).cloned().collect();
+            terminating_names.iter().filter(|name| self.may_begin_deletion(name)).cloned().collect();
         for name in new {
             self.terminating.insert(name.clone(), Terminating::default());
             self.continue_deletion(&name, context);

@@ -457,7 +457,7 @@ pub const REFUSAL_BYTES: usize = 64 << 10;
 pub const BACKUP_CHUNK_BYTES: usize = 64 << 10;
 /// Pieces of a backup that wait for a client.
 pub const BACKUP_CHUNKS: usize = 8;
-/// For how long a backup works before it pauses, and how many times as long the pause is: so it takes a quarter of one processor, and
+/// For how long a backup works before it pauses, and how many times as long the pause is: so it takes a ninth of one processor, and
 /// delays no request by much.
 pub const BACKUP_WORK_STEP: Duration = Duration::from_micros(500);
 pub const BACKUP_PAUSE_FACTOR: u32 = 8;

@@ -32,8 +32,8 @@ use crate::limits::{
 use crate::log_time::LogClock;
 use crate::notifier::ChangeNotifiers;
 use crate::recover::{State, recover};
-use crate::shared_log::admission::Admissions;
 use crate::shared_log::messages::FollowStatus;
+use crate::shared_log::type_changes::TypeChanges;
 use crate::space::{Space, SpaceLimits};
 use crate::storage_health::StorageHealth;
 use crate::store::{self, OrderSource, Retired, Store, StoreDeps};
@@ -126,7 +126,7 @@ pub struct Stores {
     /// What health checks ask.
     pub health: StorageHealth,
     /// Where types of a shared log are added and removed; `None` if there is no such log.
-    pub admissions: Option<Admissions>,
+    pub type_changes: Option<TypeChanges>,
     /// Where broadcasters add their notifiers.
     pub notifiers: ChangeNotifiers,
     /// Raised when the server must end.
@@ -220,7 +220,7 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
     Ok(Stores {
         directory,
         health: StorageHealth::Log(committer),
-        admissions: None,
+        type_changes: None,
         notifiers,
         fatal,
         write_limiter,

@@ -164,8 +164,8 @@ pub const CLOCK_SET_BACK: Duration = Duration::from_secs(1);
 pub const PROPOSAL_ATTEMPTS: u32 = 5;
 /// Readers of a type that may wait until the state is recent enough. Further ones get a 429.
 pub const READERS_WAITING: usize = 1 << 16;
-/// Types that wait to be admitted. Whoever adds a further one waits for a place.
-pub const ADMISSIONS_WAITING: usize = 64;
+/// Types that wait to be added or removed. Whoever adds a further one waits for a place.
+pub const TYPE_CHANGES_WAITING: usize = 64;
 /// How long a reader waits for changes that a shared log certainly has. Then it gets a 503.
 pub const BARRIER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of changes that wait while the objects of their type are read. With more, the objects are read again.

@@ -5,10 +5,10 @@
 //! arrives in order, like the changes of all other servers. `store/shared_order.rs` is what a store makes of that, and
 //! `shared_storage.rs` starts stores over such a log.
 
-pub mod admission;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
 pub mod messages;
+pub mod type_changes;
 
 use std::sync::Arc;
 

@@ -12,16 +12,16 @@ use tokio::sync::watch;
 
 use self::barriers::BarrierGate;
 use self::follower::Follower;
-use crate::directory::{Directory, DirectoryParts, Options, Stores};
+use crate::directory::{Directory, DirectoryParts, Options, Stop, Stores};
 use crate::encryption::Encryption;
 use crate::fatal::Fatal;
 use crate::history_bounds::HistoryBounds;
-use crate::limits::ADMISSIONS_WAITING;
+use crate::limits::TYPE_CHANGES_WAITING;
 use crate::log_time::{LogClock, LogTime};
 use crate::notifier::ChangeNotifiers;
 use crate::recover::State;
-use crate::shared_log::admission::Admissions;
 use crate::shared_log::messages::{Barriers, FollowStatus};
+use crate::shared_log::type_changes::TypeChanges;
 use crate::shared_log::{Loaded, SharedEntry, SharedLog, SharedLogError, decode_object};
 use crate::snapshot::Snapshot;
 use crate::space::Space;
@@ -30,6 +30,26 @@ use crate::store::{OrderSource, SharedOrderSource, StoreDeps};
 use crate::trim_queue::TrimQueue;
 use crate::window::Window;
 use crate::write_limiter::WriteLimiter;
+
+/// Ends the server if a task panics without which nobody would see any change any more.
+struct PanicGuard {
+    fatal: Fatal,
+    task: &'static str,
+}
+
+impl PanicGuard {
+    fn new(fatal: &Fatal, task: &'static str) -> PanicGuard {
+        PanicGuard { fatal: fatal.clone(), task }
+    }
+}
+
+impl Drop for PanicGuard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.fatal.raise(format!("{} panicked", self.task));
+        }
+    }
+}
 
 /// Why storage over a shared log cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -43,7 +63,7 @@ pub enum StartError {
 }
 
 /// Reads a shared log and starts the storage actors, which follow it from there. Returns when they have caught up with it. `known`: the
-/// types that need not be admitted. Must be called inside an actix system.
+/// types whose objects are read already. Must be called inside an actix system.
 pub async fn start(
     log: Arc<dyn SharedLog>,
     forms: Arc<dyn Encryption>,
@@ -54,26 +74,12 @@ pub async fn start(
     options.window_bounds.history = HistoryBounds::unlimited();
     let Loaded { revision, entries } = log.load_past().await?;
     let states = states(&*log, &options, revision, entries);
-    let (fatal, notifiers, write_limiter) =
-        (Fatal::new(), ChangeNotifiers::default(), WriteLimiter::default());
-    let (space, clock) = (Space::default(), LogClock::resume(options.clock.clone(), LogTime::default()));
-    let trims = TrimQueue::discarding();
-    let deps = StoreDeps {
-        write_limiter: write_limiter.clone(),
-        trims: trims.clone(),
-        notifiers: notifiers.clone(),
-        fatal: fatal.clone(),
-        encryption: Arc::clone(&forms),
-        space: space.clone(),
-        clock: clock.clone(),
-        history: options.history,
-        housekeeping_interval: options.housekeeping_interval,
-    };
+    let undecryptable = Arc::new(undecryptable(&states));
+    let deps = store_deps(&options, forms);
     let (sender, status) = watch::channel(FollowStatus { seen: revision, failure: None, disconnected: None });
     let sender = Arc::new(sender);
     let (barriers, queue) = Barriers::new();
     let order = SharedOrderSource { log: Arc::clone(&log), barriers, status: status.clone() };
-    let undecryptable = undecryptable(&states);
     let directory = Directory::start_from(DirectoryParts {
         states,
         first_revision: revision,
@@ -82,28 +88,32 @@ pub async fn start(
         committer_thread: None,
         store_threads: options.store_threads,
         window_bounds: options.window_bounds,
-        deps,
+        deps: deps.clone(),
     })?;
-    let (admissions, receiver) = Admissions::new(ADMISSIONS_WAITING);
-    actix::spawn(BarrierGate::new(Arc::clone(&log), Arc::clone(&sender), options.clock).run(queue));
+    let (type_changes, receiver) = TypeChanges::new(TYPE_CHANGES_WAITING);
+    let gate = BarrierGate::new(Arc::clone(&log), Arc::clone(&sender), options.clock, deps.fatal.clone());
+    actix::spawn(gate.run(queue));
     let follower = Follower {
         log: Arc::clone(&log),
         directory: directory.clone(),
         status: sender,
-        fatal: fatal.clone(),
-        admissions: receiver,
+        fatal: deps.fatal.clone(),
+        type_changes: receiver,
         known,
     };
     actix::spawn(follower.run());
-    // Whoever reads what this server has seen must not find the past.
-    let newest = log.current_revision().await?;
-    if status.clone().wait_for(|status| status.seen >= newest).await.is_err() {
-        return Err(SharedLogError::Unavailable("it is followed no further".into()).into());
+    if let Err(error) = catch_up(&*log, status.clone()).await {
+        // Both tasks end, and then the stores.
+        deps.fatal.raise("the shared log could not be followed at the start".to_owned());
+        let _ended = directory.send(Stop).await;
+        return Err(error.into());
     }
+    let StoreDeps { notifiers, fatal, write_limiter, trims, space, clock, encryption, .. } = deps;
+    let (health, type_changes) = (StorageHealth::Shared(log, status), Some(type_changes));
     Ok(Stores {
         directory,
-        health: StorageHealth::Shared(log, status),
-        admissions: Some(admissions),
+        health,
+        type_changes,
         notifiers,
         fatal,
         write_limiter,
@@ -111,9 +121,34 @@ pub async fn start(
         space,
         clock,
         backup: None,
-        encryption: forms,
-        undecryptable: Arc::new(undecryptable),
+        encryption,
+        undecryptable,
     })
+}
+
+/// Waits until everything has been handed to the stores that the log has now: whoever reads what this server has seen must not find the
+/// past.
+async fn catch_up(
+    log: &dyn SharedLog,
+    mut status: watch::Receiver<FollowStatus>,
+) -> Result<(), SharedLogError> {
+    let newest = log.current_revision().await?;
+    let seen = status.wait_for(|status| status.seen >= newest).await;
+    seen.map(drop).map_err(|_| SharedLogError::Unavailable("it is followed no further".into()))
+}
+
+fn store_deps(options: &Options, encryption: Arc<dyn Encryption>) -> StoreDeps {
+    StoreDeps {
+        write_limiter: WriteLimiter::default(),
+        trims: TrimQueue::discarding(),
+        notifiers: ChangeNotifiers::default(),
+        fatal: Fatal::new(),
+        encryption,
+        space: Space::default(),
+        clock: LogClock::resume(options.clock.clone(), LogTime::default()),
+        history: options.history,
+        housekeeping_interval: options.housekeeping_interval,
+    }
 }
 
 /// The state of every type that has objects.

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use actix::Addr;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::committer::{Check, Committer};
+use crate::limits::BARRIER_TIMEOUT;
 use crate::shared_log::SharedLog;
 use crate::shared_log::messages::FollowStatus;
 
@@ -27,10 +29,16 @@ impl StorageHealth {
                 Err(error) => Err(error.to_string()),
             },
             StorageHealth::Shared(log, status) => {
-                log.current_revision().await.map_err(|error| error.to_string())?;
-                // Writes would not become visible.
-                let disconnected = status.borrow().disconnected.clone();
-                disconnected.map_or(Ok(()), |error| Err(error.to_string()))
+                let newest = log.current_revision().await.map_err(|error| error.to_string())?;
+                // Else writes would not become visible.
+                let mut status = status.clone();
+                let is_over = |status: &FollowStatus| status.seen >= newest || status.disconnected.is_some();
+                let followed = timeout(BARRIER_TIMEOUT, status.wait_for(is_over)).await;
+                match followed {
+                    Ok(Ok(status)) if status.seen >= newest => Ok(()),
+                    Ok(Ok(status)) => Err(status.disconnected.iter().map(ToString::to_string).collect()),
+                    Ok(Err(_)) | Err(_) => Err("the shared log is not followed".to_owned()),
+                }
             }
         }
     }

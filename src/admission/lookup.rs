@@ -179,11 +179,14 @@ pub async fn namespace(write: &Write<'_>) -> Result<Value> {
 
 /// A cached value computed from all objects of a type. It is valid until one of them changes, so writes do not read them all
 /// again.
-pub struct Memo<T>(RefCell<Option<(Revision, Rc<T>)>>);
+pub struct Memo<T> {
+    snapshot: CachedSnapshot,
+    computed: RefCell<Option<(Revision, Rc<T>)>>,
+}
 
 impl<T> Default for Memo<T> {
     fn default() -> Memo<T> {
-        Memo(RefCell::new(None))
+        Memo { snapshot: CachedSnapshot::default(), computed: RefCell::new(None) }
     }
 }
 
@@ -195,15 +198,15 @@ impl<T> Memo<T> {
         write: &Write<'_>,
         compute: impl FnOnce(Vec<Value>) -> T,
     ) -> Result<Rc<T>> {
-        let snapshot = source.snapshot(write).await?;
-        if let Some((revision, cached)) = &*self.0.borrow()
+        let snapshot = self.snapshot.get(source, write).await?;
+        if let Some((revision, cached)) = &*self.computed.borrow()
             && *revision == snapshot.revision
         {
             return Ok(cached.clone());
         }
         let all = snapshot.iter().map(|object| source.read(write, object)).collect::<Result<_>>()?;
         let cached = Rc::new(compute(all));
-        self.0.replace(Some((snapshot.revision, cached.clone())));
+        self.computed.replace(Some((snapshot.revision, cached.clone())));
         Ok(cached)
     }
 }

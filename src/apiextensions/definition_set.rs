@@ -76,7 +76,7 @@ pub(super) struct DefinitionSet {
     /// The stores of removed definitions, until they are released.
     pub(super) unreleased: BTreeSet<TypeName>,
     /// Definitions whose types the shared log must know before they are served.
-    pub(super) unadmitted: BTreeSet<String>,
+    pub(super) new_types: BTreeSet<String>,
     /// Released stores, until a check whether they stay released.
     pub(super) released: BTreeSet<TypeName>,
     /// The versions that have APIServices; `None` before the first round.
@@ -299,7 +299,7 @@ impl DefinitionSet {
             };
             definition.stored = built.stored;
             if definition.stored.is_some() {
-                self.unadmitted.insert(name.clone());
+                self.new_types.insert(name.clone());
             }
             let previous = std::mem::replace(&mut definition.resources, built.served);
             let after = definition.resources.clone();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::StreamExt as _;
 use pilothouse_actors::directory::Released;
 use pilothouse_actors::permit::Permit;
-use pilothouse_actors::shared_log::admission::AdmitError;
+use pilothouse_actors::shared_log::type_changes::AddTypeError;
 use pilothouse_actors::store::{Freshness, Position};
 use pilothouse_actors::window::Read;
 use pilothouse_api::catalog::Catalog;
@@ -72,7 +72,11 @@ impl Reconciler {
         let changed_names = definition_set.settle_names(&self.now());
         definition_set.build_resources(&self.backend.objects.registry);
         self.backend.definitions.mark_compiled(watch.snapshot.revision);
-        self.admit_types(definition_set).await?;
+        if let Err(status) = self.add_types(definition_set).await {
+            // Their status is still to be written.
+            definition_set.must_reread.extend(changed_names);
+            return Err(status);
+        }
         let (completion_sender, completion) = watch::channel(());
         if let Some(defined) = definition_set.take_changes(completion) {
             (self.publish)(defined);
@@ -87,20 +91,20 @@ impl Reconciler {
     }
 
     /// Has the objects of new types read from the shared log, before they are served.
-    async fn admit_types(&self, definition_set: &mut DefinitionSet) -> Result<()> {
-        while let Some(name) = definition_set.unadmitted.first().cloned() {
+    async fn add_types(&self, definition_set: &mut DefinitionSet) -> Result<()> {
+        while let Some(name) = definition_set.new_types.first().cloned() {
             if let (Some(shared_types), Some(stored)) = (&self.shared_types, definition_set.stored(&name)) {
-                match shared_types.admit(&stored).await {
+                match shared_types.add(&stored).await {
                     Ok(()) => {}
-                    Err(AdmitError::Refused) => {
-                        tracing::error!(definition = name, "{}", AdmitError::Refused);
+                    Err(AddTypeError::Refused) => {
+                        tracing::error!(definition = name, "{}", AddTypeError::Refused);
                     }
-                    Err(AdmitError::Log(error)) => {
+                    Err(AddTypeError::Log(error)) => {
                         return Err(Status::from_store(&error.into(), self.resource.name(), &name));
                     }
                 }
             }
-            definition_set.unadmitted.remove(&name);
+            definition_set.new_types.remove(&name);
         }
         Ok(())
     }
@@ -190,7 +194,7 @@ impl Reconciler {
     pub(super) async fn release(&self, definition_set: &mut DefinitionSet) -> bool {
         for store in std::mem::take(&mut definition_set.unreleased) {
             if let Some(shared_types) = &self.shared_types {
-                shared_types.dismiss(&store).await;
+                shared_types.remove(&store).await;
             }
             match self.backend.stores.release(&store).await {
                 Ok(Released::Busy) => drop(definition_set.unreleased.insert(store)),

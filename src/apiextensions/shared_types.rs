@@ -2,31 +2,31 @@
 
 use std::sync::Arc;
 
-use pilothouse_actors::shared_log::admission::{Admissions, AdmitError};
+use pilothouse_actors::shared_log::type_changes::{AddTypeError, TypeChanges};
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_etcd_log::Types;
 use pilothouse_types::object::TypeName;
 
-/// The types that etcd is searched for. Cheap to clone.
+/// Adds and removes the types of definitions in the shared log. Cheap to clone.
 #[derive(Clone)]
 pub struct SharedTypes {
-    /// What changes go through, so that the log is followed without a gap.
-    pub admissions: Admissions,
-    /// The types.
+    /// Where types are added and removed: between two batches of changes, so that none of theirs is missed.
+    pub type_changes: TypeChanges,
+    /// Which keys of etcd are those of which type.
     pub types: Arc<Types>,
 }
 
 impl SharedTypes {
     /// The objects of this resource are kept from now on. Returns when they are here.
-    pub async fn admit(&self, resource: &Arc<Resource>) -> Result<(), AdmitError> {
+    pub async fn add(&self, resource: &Arc<Resource>) -> Result<(), AddTypeError> {
         let Some(stored) = resource.stored() else { return Ok(()) };
         let (types, added) = (Arc::clone(&self.types), Arc::clone(resource));
-        self.admissions.admit(stored.store.clone(), Box::new(move || types.add(&added))).await
+        self.type_changes.add(stored.store.clone(), Box::new(move || types.add(&added))).await
     }
 
     /// The objects of a type are no longer kept.
-    pub async fn dismiss(&self, type_name: &TypeName) {
+    pub async fn remove(&self, type_name: &TypeName) {
         let (types, removed) = (Arc::clone(&self.types), type_name.clone());
-        self.admissions.dismiss(type_name.clone(), Box::new(move || types.remove(&removed))).await;
+        self.type_changes.remove(type_name.clone(), Box::new(move || types.remove(&removed))).await;
     }
 }

@@ -7,15 +7,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use actix::Addr;
-use pilothouse_actors::directory::{Directory, Find};
+use pilothouse_actors::directory::{Directory, Find, Stores};
 use pilothouse_actors::permit::Permit;
+use pilothouse_actors::shared_log::messages::FollowStatus;
 use pilothouse_actors::store::{Freshness, Get, OpenWatch, Store};
 use pilothouse_actors::window::Window;
 use pilothouse_apimachinery::time;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, Object, Revision, TypeName};
 use serde::Deserialize;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use crate::limits::{TOKEN_LOOKUP_TIMEOUT, TOKEN_LOOKUPS};
 
@@ -43,6 +44,8 @@ pub type LatestRevisions = [Option<Revision>; KINDS];
 /// Reads the objects. Shared by all verifiers and workers.
 pub struct TokenObjects {
     directory: Addr<Directory>,
+    /// How far the log was followed, if it is shared.
+    follow_status: Option<watch::Receiver<FollowStatus>>,
     /// Known stores: they live as long as the server.
     handles: [OnceLock<StoreHandle>; KINDS],
     /// Bounds the concurrent lookups of unauthenticated clients.
@@ -55,13 +58,23 @@ struct StoreHandle {
 }
 
 impl TokenObjects {
-    /// Finds stores through this directory.
-    pub fn new(directory: Addr<Directory>) -> TokenObjects {
-        TokenObjects { directory, handles: Default::default(), lookup_slots: Semaphore::new(TOKEN_LOOKUPS) }
+    /// Reads these stores.
+    pub fn new(stores: &Stores) -> TokenObjects {
+        TokenObjects {
+            directory: stores.directory.clone(),
+            follow_status: stores.follow_status(),
+            handles: Default::default(),
+            lookup_slots: Semaphore::new(TOKEN_LOOKUPS),
+        }
     }
 
-    /// The newest revision of each type.
+    /// The newest revision of each type; `None` as long as this server does not learn what others change.
     pub fn latest_revisions(&self) -> LatestRevisions {
+        let is_cut_off =
+            self.follow_status.as_ref().is_some_and(|status| status.borrow().disconnected.is_some());
+        if is_cut_off {
+            return LatestRevisions::default();
+        }
         std::array::from_fn(|kind| self.handles.get(kind)?.get().map(|handle| handle.window.head()))
     }
 

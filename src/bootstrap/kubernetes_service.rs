@@ -3,8 +3,9 @@
 use std::net::IpAddr;
 
 use pilothouse_api::catalog::Catalog;
-use pilothouse_apimachinery::status::Result;
+use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::well_known::NETWORKING_GROUP;
+use pilothouse_etcd_log::EndpointLeases;
 use pilothouse_kinds::services::addresses::AddressRange;
 use serde_json::Value as Json;
 use serde_json::json;
@@ -26,6 +27,21 @@ pub struct KubernetesService {
     pub address: Option<IpAddr>,
     /// The port that the server listens on.
     pub port: u16,
+    /// By which servers that share a store know of each other.
+    pub leases: Option<EndpointLeases>,
+}
+
+impl KubernetesService {
+    /// The addresses of all servers, in order: of this one alone, if it shares the store with nobody.
+    async fn addresses(&self) -> Result<Vec<IpAddr>> {
+        let Some(leases) = &self.leases else { return Ok(self.address.into_iter().collect()) };
+        let addresses = leases.renew().await.map_err(|error| Status::unavailable(error.to_string()))?;
+        let mut addresses: Vec<IpAddr> =
+            addresses.iter().filter_map(|address| address.parse().ok()).collect();
+        // As in the reference: by their text, and of one family, because a slice has one.
+        addresses.retain(|address| self.address.is_none_or(|own| own.is_ipv4() == address.is_ipv4()));
+        Ok(addresses)
+    }
 }
 
 /// Creates the objects by which the cluster finds this server, and corrects existing ones. The first address of the first
@@ -38,13 +54,12 @@ pub async fn kubernetes(
     let client = OwnClient::new(backend, catalog);
     let result =
         ensure_service_cidr(&client, service_config).await.and(ensure_service(&client, service_config).await);
-    match service_config.address {
-        Some(address) => {
-            let endpoints = ensure_endpoints(&client, address, service_config.port).await;
-            result.and(endpoints).and(ensure_endpoint_slice(&client, address, service_config.port).await)
-        }
-        None => result,
+    let addresses = service_config.addresses().await?;
+    if addresses.is_empty() {
+        return result;
     }
+    let endpoints = ensure_endpoints(&client, &addresses, service_config.port).await;
+    result.and(endpoints).and(ensure_endpoint_slice(&client, &addresses, service_config.port).await)
 }
 
 async fn ensure_service(client: &OwnClient<'_>, service_config: &KubernetesService) -> Result<()> {
@@ -57,21 +72,21 @@ async fn ensure_service(client: &OwnClient<'_>, service_config: &KubernetesServi
     Ok(())
 }
 
-async fn ensure_endpoints(client: &OwnClient<'_>, address: IpAddr, port: u16) -> Result<()> {
+async fn ensure_endpoints(client: &OwnClient<'_>, addresses: &[IpAddr], port: u16) -> Result<()> {
     let object_address =
         ObjectAddress { group: "", resource: "endpoints", namespace: "default", name: KUBERNETES };
     if client.serves(object_address) {
-        client.restore(object_address, &endpoints(address, port), "subsets").await
+        client.restore(object_address, &endpoints(addresses, port), "subsets").await
     } else {
         Ok(())
     }
 }
 
-async fn ensure_endpoint_slice(client: &OwnClient<'_>, address: IpAddr, port: u16) -> Result<()> {
+async fn ensure_endpoint_slice(client: &OwnClient<'_>, addresses: &[IpAddr], port: u16) -> Result<()> {
     let (group, resource) = ("discovery.k8s.io", "endpointslices");
     let object_address = ObjectAddress { group, resource, namespace: "default", name: KUBERNETES };
     if client.serves(object_address) {
-        let slice = slice(address, port);
+        let slice = slice(addresses, port);
         client.restore(object_address, &slice, "endpoints").await?;
         client.restore(object_address, &slice, "ports").await?;
     }
@@ -125,19 +140,24 @@ fn service(address: Option<IpAddr>, port: u16) -> Json {
             "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": port}]}})
 }
 
-fn endpoints(address: IpAddr, port: u16) -> Json {
+fn endpoints(addresses: &[IpAddr], port: u16) -> Json {
+    let addresses: Vec<Json> = addresses.iter().map(|address| json!({"ip": address.to_string()})).collect();
     json!({"kind": "Endpoints", "apiVersion": "v1",
         "metadata": {"name": KUBERNETES, "namespace": "default",
             "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
-        "subsets": [{"addresses": [{"ip": address.to_string()}],
+        "subsets": [{"addresses": addresses,
             "ports": [{"name": "https", "port": port, "protocol": "TCP"}]}]})
 }
 
-fn slice(address: IpAddr, port: u16) -> Json {
+fn slice(addresses: &[IpAddr], port: u16) -> Json {
+    let is_ipv4 = addresses.first().is_none_or(IpAddr::is_ipv4);
+    let endpoint =
+        |address: &IpAddr| json!({"addresses": [address.to_string()], "conditions": {"ready": true}});
+    let endpoints: Vec<Json> = addresses.iter().map(endpoint).collect();
     json!({"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1",
         "metadata": {"name": KUBERNETES, "namespace": "default",
             "labels": {"kubernetes.io/service-name": KUBERNETES}},
-        "addressType": if address.is_ipv4() { "IPv4" } else { "IPv6" },
-        "endpoints": [{"addresses": [address.to_string()], "conditions": {"ready": true}}],
+        "addressType": if is_ipv4 { "IPv4" } else { "IPv6" },
+        "endpoints": endpoints,
         "ports": [{"name": "https", "port": port, "protocol": "TCP"}]})
 }

@@ -57,7 +57,7 @@ pub struct EtcdFlags {
     /// Encoding of new values in etcd: application/json, application/yaml or application/vnd.kubernetes.protobuf.
     #[arg(long, default_value = PROTOBUF, value_parser = MediaType::parse, value_name = "TYPE")]
     pub storage_media_type: MediaType,
-    /// How long the server waits for the objects in etcd before it reports that it is ready.
+    /// How long a start tries to read etcd before it is given up.
     #[arg(long, default_value = "1m0s", value_parser = go_duration, value_name = "DURATION")]
     pub storage_initialization_timeout: Duration,
 }
@@ -188,7 +188,7 @@ impl FromStr for ServersOverride {
 }
 
 /// Flags about the engine without effect if objects are stored in etcd, with the reason.
-const FLAGS_OF_ENGINE: &[(&str, &str)] = &[
+const ENGINE_FLAGS: &[(&str, &str)] = &[
     ("quota_backend_bytes", "objects are stored in etcd, which has a quota of its own"),
     ("history_bytes", "objects are stored in etcd, whose history is bounded by --etcd-compaction-interval"),
 ];
@@ -216,7 +216,7 @@ impl Config {
         self.storage.engine_given = engine_flag.is_some();
         let warning = |id: &str, reason: &str| format!("--{} is not used: {reason}", id.replace('_', "-"));
         if self.etcd().is_some() {
-            let given = FLAGS_OF_ENGINE.iter().filter(|(id, _)| is_given(id));
+            let given = ENGINE_FLAGS.iter().filter(|(id, _)| is_given(id));
             self.warnings.extend(given.map(|(id, reason)| warning(id, reason)));
             return;
         }

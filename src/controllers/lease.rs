@@ -34,7 +34,8 @@ const LEASE_DURATION: Duration = Duration::from_secs(60);
 /// How often it is renewed: each renewal is a write.
 const RENEW_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The same among servers that share the store, whose clients expect what client-go does.
+/// The same among servers that share the store. Except for the interval of renewals, these are the defaults of client-go: LeaseDuration,
+/// RenewDeadline (the work duration) and RetryPeriod.
 const SHARED_LEASE_DURATION: Duration = Duration::from_secs(15);
 const SHARED_RENEW_INTERVAL: Duration = Duration::from_secs(4);
 /// How long the controllers of a server work without a renewal. The rest is for what they have begun.
@@ -54,7 +55,7 @@ pub struct Leadership(Rc<State>);
 #[derive(Default)]
 struct State {
     is_leader: Cell<bool>,
-    /// Since when it leads at least, if that ends without a renewal.
+    /// The last renewal, without which leadership ends; `None` if no other server shares the store, so that it does not end.
     term: RefCell<Option<Term>>,
     waiting: RefCell<Vec<Recipient<Wake>>>,
 }
@@ -149,8 +150,8 @@ impl Default for Rivals {
 impl LeaseHolder {
     async fn hold(&self) -> Result<Outcome> {
         let Ok(resource) = self.client.resource(LEASES) else {
-            // Without the Lease API nobody else can hold it, either.
-            self.leadership.set(true);
+            // Without the Lease API nobody else can hold it, either: among servers that share the store nobody may work then.
+            self.leadership.set(self.rivals.is_none());
             return Ok(Outcome::Done);
         };
         let target = ObjectRef { resource: &resource, namespace: SYSTEM_NAMESPACE, name: LEASE };
@@ -311,6 +312,37 @@ impl Controller for LeaseHolder {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn term_ends_without_renewal() {
+        let clock = Clock::manual(Timestamp(1));
+        let leadership = Leadership::default();
+        assert!(!leadership.is_leader());
+        leadership.renew(&clock, clock.moment());
+        clock.advance(SHARED_WORK_DURATION - Duration::from_secs(1));
+        assert!(leadership.is_leader());
+        clock.advance(Duration::from_secs(1));
+        assert!(!leadership.is_leader(), "others may not begin for a while yet");
+        leadership.renew(&clock, clock.moment());
+        assert!(leadership.is_leader());
+        leadership.set(false);
+        assert!(!leadership.is_leader());
+    }
+
+    #[test]
+    fn lease_counts_from_its_last_change_as_this_server_saw_it() {
+        let (clock, rivals) = (Clock::manual(Timestamp(1)), Rivals::new());
+        let spec = |renewed: u64| {
+            let mut lease = new_lease("other", SHARED_LEASE_DURATION, Timestamp(renewed));
+            lease.entry("spec").clone()
+        };
+        let first = clock.moment();
+        assert_eq!(rivals.observe(&spec(1), first), first);
+        clock.advance(Duration::from_secs(9));
+        assert_eq!(rivals.observe(&spec(1), clock.moment()), first, "whatever its times say");
+        let second = clock.moment();
+        assert_eq!(rivals.observe(&spec(2), second), second);
+    }
 
     #[test]
     fn acquiring_the_lease_of_another_holder_counts_as_transition() {

@@ -151,7 +151,7 @@ async fn parts(
     memory.observe()?;
     context.connections.set_memory_budget(memory.connections.clone());
     let encryption = encryption::load(context, &metrics)?;
-    let OpenStorage { storage, shared_types, etcd_thread } =
+    let OpenStorage { storage, shared_types, etcd_log, etcd_thread } =
         storage::open(context, &registry, memory.windows.clone(), encryption.clone()).await?;
     let indexes = Arc::new(LiveIndexes::new(storage.directory.clone(), registry.clone()));
     let builtin =
@@ -172,7 +172,7 @@ async fn parts(
         token_metadata,
     };
     let shared = Arc::new(shared_state::shared(context, catalog, inputs).await?);
-    let (addresses, holdings) = Addresses::open(context, &storage, &registry).await?;
+    let (addresses, holdings) = Addresses::open(context, &storage, etcd_log.as_ref(), &registry).await?;
     let loopback = Arc::new(Loopback {
         audit: shared.audit.clone(),
         metrics: metrics.clone(),
@@ -382,6 +382,7 @@ impl Application for RunningServer {
     fn flush(&self) -> LocalBoxFuture<'_, Result<(), String>> {
         async {
             close_audit(&self.0).await;
+            leave_endpoints(&self.0).await;
             match self.0.storage.directory.send(directory::Stop).await {
                 Ok(stopped) => stopped.map_err(|error| error.to_string()),
                 Err(error) => Err(error.to_string()),
@@ -398,6 +399,18 @@ impl Application for RunningServer {
         self.0.controllers.stop();
         // The last audit events may explain the failure.
         close_audit(&self.0).boxed_local()
+    }
+}
+
+/// Tells the other servers of the store that this one ends.
+async fn leave_endpoints(parts: &ServerParts) {
+    if let Some(leases) = &parts.addresses.kubernetes_service.leases {
+        match tokio::time::timeout(limits::STORAGE_PROBE_TIMEOUT, leases.remove()).await {
+            Ok(Ok(())) => {}
+            // It expires by itself.
+            Ok(Err(error)) => tracing::debug!(%error, "the record of this server cannot be removed"),
+            Err(_) => tracing::debug!("the record of this server was not removed in time"),
+        }
     }
 }
 

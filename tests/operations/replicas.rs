@@ -178,13 +178,14 @@ fn server_that_lost_etcd_says_so_and_comes_back() {
 fn controllers_of_another_server_take_over() {
     let replicas = Replicas::new(1);
     let flags = ["--controllers=namespace"];
-    let (one, other) = (replicas.start_with("one", &flags), replicas.start_with("other", &flags));
+    let one = replicas.start_with("one", &flags);
     let holder = |admin: &mut Client| {
         let lease = admin.get(LEASE);
         (lease.status == 200).then(|| lease.json()["spec"]["holderIdentity"].as_str().unwrap().to_owned())
     };
-    let leader = poll(TIMEOUT, || holder(&mut other.admin())).expect("one of them leads");
-    // The first one that starts leads.
+    // Before the other one starts: nothing else tells which of them leads.
+    let leader = poll(TIMEOUT, || holder(&mut one.admin())).expect("it leads");
+    let other = replicas.start_with("other", &flags);
     one.kill();
     let mut admin = other.admin();
     let next = || holder(&mut admin).filter(|next| *next != leader);
@@ -194,6 +195,25 @@ fn controllers_of_another_server_take_over() {
     admin.delete("/api/v1/namespaces/short").ok();
     let is_gone = || (admin.get("/api/v1/namespaces/short").status == 404).then_some(());
     poll(TIMEOUT, is_gone).expect("its controllers work");
+}
+
+/// Each keeps a record that it is alive.
+#[test]
+fn kubernetes_service_lists_the_servers_that_are_alive() {
+    let replicas = Replicas::new(1);
+    let start = |name, address| replicas.start_with(name, &[&format!("--advertise-address={address}")]);
+    let (one, other) = (start("one", "10.9.9.1"), start("other", "10.9.9.2"));
+    let addresses = |admin: &mut Client| {
+        let endpoints = admin.get("/api/v1/namespaces/default/endpoints/kubernetes").ok();
+        let addresses = endpoints["subsets"][0]["addresses"].as_array().unwrap().iter();
+        addresses.map(|address| address["ip"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let mut admin = other.admin();
+    let has_both = || (addresses(&mut admin) == ["10.9.9.1", "10.9.9.2"]).then_some(());
+    poll(TIMEOUT, has_both).expect("both are listed");
+    one.stop();
+    let has_one = || (addresses(&mut admin) == ["10.9.9.2"]).then_some(());
+    poll(TIMEOUT, has_one).expect("the one that has ended is not");
 }
 
 #[test]

@@ -45,7 +45,7 @@ pub(super) struct Watcher {
 }
 
 impl TypeWatchers {
-    /// Starts at the newest event: a session that joins reads earlier events itself.
+    /// Starts after everything that was seen: a session that joins reads earlier events itself.
     pub(super) fn new(window: Arc<Window>) -> TypeWatchers {
         let cursor = window.seen();
         let index = WatchIndex::default();

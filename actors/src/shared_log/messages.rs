@@ -10,7 +10,7 @@ use super::{SharedChange, SharedEntry, SharedLogError};
 /// How far a log was followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FollowStatus {
-    /// Every change up to this revision has been handed to its store.
+    /// Every change up to this revision has been handed to its store, or is kept until the objects of its type are read.
     pub seen: Revision,
     /// Why the log could not be asked for its revision the last time, if it could not.
     pub failure: Option<SharedLogError>,
@@ -48,10 +48,12 @@ pub struct Adopt {
     pub revision: Revision,
     /// Every object of the type.
     pub entries: Vec<SharedEntry>,
+    /// What has changed since, in order, and perhaps what came before.
+    pub changes: Vec<SharedChange>,
 }
 
-/// Everything has arrived that the log had when the store asked, or why nobody knows. Sent by the follower alone. Never Full: a store
-/// asks once at a time.
+/// Everything has arrived that the log had when the store asked, or why nobody knows. Sent by the barrier gate, which is no part of the
+/// follower. Never Full: a store asks once at a time.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct BarrierPassed(pub Result<Revision, StoreError>);

@@ -16,6 +16,8 @@ use pilothouse_types::object::Revision;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use super::PanicGuard;
+use crate::fatal::Fatal;
 use crate::limits::BARRIER_TIMEOUT;
 use crate::shared_log::messages::{BarrierPassed, BarrierQueue, FollowStatus};
 use crate::shared_log::{SharedLog, SharedLogError};
@@ -25,6 +27,7 @@ pub(super) struct BarrierGate {
     log: Arc<dyn SharedLog>,
     status: Arc<watch::Sender<FollowStatus>>,
     clock: Clock,
+    fatal: Fatal,
     /// Stores that wait until everything up to a revision was handed to them.
     waiting: Vec<Waiting>,
 }
@@ -40,12 +43,15 @@ impl BarrierGate {
         log: Arc<dyn SharedLog>,
         status: Arc<watch::Sender<FollowStatus>>,
         clock: Clock,
+        fatal: Fatal,
     ) -> BarrierGate {
-        BarrierGate { log, status, clock, waiting: Vec::new() }
+        BarrierGate { log, status, clock, fatal, waiting: Vec::new() }
     }
 
     /// Answers stores until all of them have ended.
     pub(super) async fn run(mut self, mut queue: BarrierQueue) {
+        let _guard = PanicGuard::new(&self.fatal, "the gate of barriers");
+        let fatal = self.fatal.clone();
         let mut status = self.status.subscribe();
         let mut question: OptionFuture<BoxFuture<'static, Result<Revision, SharedLogError>>> = None.into();
         let (mut is_asking, mut asking, mut next) = (false, Vec::new(), Vec::new());
@@ -53,13 +59,15 @@ impl BarrierGate {
             let waited = self.waiting.first().map(|first| self.clock.elapsed(first.since));
             let left = waited.map(|waited| BARRIER_TIMEOUT.saturating_sub(waited));
             tokio::select! {
+                // Whoever waits is told by its store, which ends.
+                _ = fatal.wait() => return,
                 store = queue.recv() => match store {
                     Some(store) => next.push(store),
                     None => return,
                 },
                 Some(answer) = &mut question, if is_asking => {
                     is_asking = false;
-                    self.answered(answer, std::mem::take(&mut asking));
+                    self.handle_answer(answer, std::mem::take(&mut asking));
                 }
                 _ = status.changed(), if left.is_some() => {}
                 () = sleep(left.unwrap_or(BARRIER_TIMEOUT)), if left.is_some() => {}
@@ -74,7 +82,11 @@ impl BarrierGate {
     }
 
     /// The log has answered the question of these stores.
-    fn answered(&mut self, answer: Result<Revision, SharedLogError>, stores: Vec<Recipient<BarrierPassed>>) {
+    fn handle_answer(
+        &mut self,
+        answer: Result<Revision, SharedLogError>,
+        stores: Vec<Recipient<BarrierPassed>>,
+    ) {
         let failure = answer.as_ref().err().cloned();
         // Nobody is woken for it: whoever wants to know reads it.
         self.status.send_if_modified(|status| {
@@ -85,7 +97,7 @@ impl BarrierGate {
             Ok(revision) => {
                 self.waiting.push(Waiting { revision, since: self.clock.moment(), stores });
             }
-            Err(error) => pass(stores, &Err(error.into())),
+            Err(error) => notify(stores, &Err(error.into())),
         }
     }
 
@@ -95,14 +107,14 @@ impl BarrierGate {
         for passed in self.waiting.extract_if(.., |waiting| waiting.revision <= seen || is_over(waiting)) {
             let is_passed = passed.revision <= seen;
             let result = if is_passed { Ok(passed.revision) } else { Err(StoreError::Unreachable) };
-            pass(passed.stores, &result);
+            notify(passed.stores, &result);
         }
     }
 }
 
 /// Tells stores that their barrier is passed. Each sent a handle of its own, and a mailbox counts its bound per handle: only a store
 /// that has ended refuses it.
-fn pass(stores: Vec<Recipient<BarrierPassed>>, passed: &Result<Revision, StoreError>) {
+fn notify(stores: Vec<Recipient<BarrierPassed>>, passed: &Result<Revision, StoreError>) {
     for store in stores {
         let _ended = store.try_send(BarrierPassed(passed.clone()));
     }

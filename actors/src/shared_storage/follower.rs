@@ -1,6 +1,6 @@
 //! Follows a shared log, and hands its changes to the stores.
 //!
-//! The objects of a type that becomes known later are read when it does ([`Admission`]). What changes meanwhile waits here, so that
+//! The objects of a type that becomes known later are read when it does ([`TypeChange`]). What changes meanwhile waits here, so that
 //! its store begins with one state and goes on from there.
 
 use std::collections::{HashMap, HashSet};
@@ -13,11 +13,12 @@ use futures::stream::{BoxStream, FuturesUnordered};
 use pilothouse_types::object::{Revision, TypeName};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
+use super::PanicGuard;
 use crate::directory::{Directory, Find, Types};
 use crate::fatal::Fatal;
 use crate::limits::{FOLLOW_PAUSE, LOADING_BYTES, UNAPPLIED_BYTES};
-use crate::shared_log::admission::Admission;
 use crate::shared_log::messages::{Adopt, ApplyChanges, FollowStatus, Resynchronize};
+use crate::shared_log::type_changes::TypeChange;
 use crate::shared_log::{
     ChangeBatch, FollowError, Followed, Loaded, SharedChange, SharedEntry, SharedLog, SharedLogError,
 };
@@ -29,7 +30,7 @@ pub(super) struct Follower {
     pub(super) directory: Addr<Directory>,
     pub(super) status: Arc<watch::Sender<FollowStatus>>,
     pub(super) fatal: Fatal,
-    pub(super) admissions: mpsc::Receiver<Admission>,
+    pub(super) type_changes: mpsc::Receiver<TypeChange>,
     /// The types that are known from the start.
     pub(super) known: HashSet<TypeName>,
 }
@@ -43,8 +44,8 @@ struct Following {
     credit: Arc<Semaphore>,
     status: Arc<watch::Sender<FollowStatus>>,
     fatal: Fatal,
-    /// The types that were admitted.
-    admitted: HashSet<TypeName>,
+    /// The types that were added, or are known from the start.
+    known: HashSet<TypeName>,
     loading: HashMap<TypeName, Loading>,
     loads: FuturesUnordered<BoxFuture<'static, (TypeName, Result<Loaded, SharedLogError>)>>,
 }
@@ -52,29 +53,20 @@ struct Following {
 /// A type whose objects are being read.
 struct Loading {
     /// They must have been read at this revision, or later.
-    least: Revision,
+    min_revision: Revision,
     /// What has changed since.
     changes: Vec<SharedChange>,
     bytes: usize,
+    /// Whether they are being read now, or could not be.
+    is_reading: bool,
     done: Vec<oneshot::Sender<Result<(), SharedLogError>>>,
-}
-
-/// Ends the server if the task panics: nobody would see any change any more.
-struct PanicGuard(Fatal);
-
-impl Drop for PanicGuard {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.raise("the follower of the shared log panicked".to_owned());
-        }
-    }
 }
 
 impl Follower {
     /// Follows the log until nobody needs its status any more.
     pub(super) async fn run(self) {
-        let _guard = PanicGuard(self.fatal.clone());
-        let mut admissions = self.admissions;
+        let _guard = PanicGuard::new(&self.fatal, "the follower of the shared log");
+        let mut type_changes = self.type_changes;
         let mut following = Following {
             log: self.log,
             directory: self.directory,
@@ -82,15 +74,16 @@ impl Follower {
             credit: Arc::new(Semaphore::new(UNAPPLIED_BYTES)),
             status: self.status,
             fatal: self.fatal,
-            admitted: self.known,
+            known: self.known,
             loading: HashMap::new(),
             loads: FuturesUnordered::new(),
         };
-        let status = Arc::clone(&following.status);
+        let (status, fatal) = (Arc::clone(&following.status), following.fatal.clone());
         let mut changes = following.log.follow(following.seen());
         loop {
             tokio::select! {
                 () = status.closed() => return,
+                _ = fatal.wait() => return,
                 followed = changes.next() => match followed {
                     Some(Ok(Followed::Changes(batch))) => following.dispatch(batch).await,
                     Some(Ok(Followed::Connected)) => following.set_disconnected(None),
@@ -101,8 +94,10 @@ impl Follower {
                     },
                 },
                 // The log learns of a type between two batches, so none of its changes is missed.
-                Some(admission) = admissions.recv() => following.admit(admission),
-                Some((type_name, loaded)) = following.loads.next() => following.loaded(type_name, loaded).await,
+                Some(change) = type_changes.recv() => following.change_types(change),
+                Some((type_name, loaded)) = following.loads.next() => {
+                    following.finish_load(type_name, loaded).await;
+                }
             }
         }
     }
@@ -155,60 +150,68 @@ impl Following {
         Some(store)
     }
 
-    fn admit(&mut self, admission: Admission) {
-        let (type_name, register, done) = match admission {
-            Admission::Admit { type_name, register, done } => (type_name, register, done),
-            Admission::Dismiss { type_name, unregister, done } => {
+    fn change_types(&mut self, change: TypeChange) {
+        let (type_name, register, done) = match change {
+            TypeChange::Add { type_name, register, done } => (type_name, register, done),
+            TypeChange::Remove { type_name, unregister, done } => {
                 unregister();
-                self.admitted.remove(&type_name);
+                self.known.remove(&type_name);
                 self.loading.remove(&type_name);
                 self.stores.remove(&type_name);
                 let _gone = done.send(());
                 return;
             }
         };
-        let least = self.seen();
+        let min_revision = self.seen();
         if !register() {
             // Whoever waits is told that it was dropped.
             drop(done);
         } else if let Some(loading) = self.loading.get_mut(&type_name) {
             loading.done.push(done);
-        } else if self.admitted.contains(&type_name) {
+            if !std::mem::replace(&mut loading.is_reading, true) {
+                self.start_load(type_name);
+            }
+        } else if self.known.contains(&type_name) {
             let _gone = done.send(Ok(()));
         } else {
-            let loading = Loading { least, changes: Vec::new(), bytes: 0, done: vec![done] };
+            let (changes, bytes, is_reading) = (Vec::new(), 0, true);
+            let loading = Loading { min_revision, changes, bytes, is_reading, done: vec![done] };
             self.loading.insert(type_name.clone(), loading);
-            self.load(type_name);
+            self.start_load(type_name);
         }
     }
 
-    fn load(&mut self, type_name: TypeName) {
+    fn start_load(&mut self, type_name: TypeName) {
         let loaded = self.log.load_type(&type_name);
         self.loads.push(Box::pin(async move { (type_name, loaded.await) }));
     }
 
     /// The objects of a type have been read.
-    async fn loaded(&mut self, type_name: TypeName, loaded: Result<Loaded, SharedLogError>) {
+    async fn finish_load(&mut self, type_name: TypeName, loaded: Result<Loaded, SharedLogError>) {
         let Some(mut loading) = self.loading.remove(&type_name) else { return };
         let loaded = match loaded {
             // Changes after it are missing: they did not fit, or were compacted.
-            Ok(loaded) if loaded.revision < loading.least => {
+            Ok(loaded) if loaded.revision < loading.min_revision => {
                 self.loading.insert(type_name.clone(), loading);
-                return self.load(type_name);
+                return self.start_load(type_name);
             }
             Ok(loaded) => loaded,
             Err(error) => {
-                for done in loading.done {
+                for done in loading.done.drain(..) {
                     let _gone = done.send(Err(error.clone()));
                 }
+                // Its changes are kept from the store until somebody asks again.
+                loading.forget(self.seen());
+                loading.is_reading = false;
+                self.loading.insert(type_name, loading);
                 return;
             }
         };
         let Some(store) = self.store(&type_name).await else { return };
-        deliver(&store, Adopt { revision: loaded.revision, entries: loaded.entries });
-        let seen = self.seen();
-        self.hand_over(&type_name, seen, std::mem::take(&mut loading.changes)).await;
-        self.admitted.insert(type_name);
+        // In one message: the store may learn in between how far the log was followed, and would take the changes for old ones.
+        let Loaded { revision, entries } = loaded;
+        deliver(&store, Adopt { revision, entries, changes: loading.changes });
+        self.known.insert(type_name);
         for done in loading.done {
             let _gone = done.send(Ok(()));
         }
@@ -225,6 +228,8 @@ impl Following {
                 return None;
             }
             Some(FollowError::Compacted) => {
+                let reason = "its changes were compacted before they were seen, so it is read anew";
+                self.set_disconnected(Some(SharedLogError::Unavailable(reason.into())));
                 while let Err(error) = self.resynchronize().await {
                     tracing::warn!(%error, "the shared log cannot be read");
                     self.set_disconnected(Some(error));
@@ -263,7 +268,10 @@ impl Following {
                 }
             }
         }
-        self.status.send_modify(|status| status.seen = loaded.revision);
+        self.status.send_modify(|status| {
+            status.seen = loaded.revision;
+            status.disconnected = None;
+        });
         Ok(())
     }
 }
@@ -280,7 +288,7 @@ impl Loading {
 
     /// Forgets what has changed up to a revision: the objects must be read at that, or later.
     fn forget(&mut self, through: Revision) {
-        self.least = self.least.max(through);
+        self.min_revision = self.min_revision.max(through);
         (self.changes, self.bytes) = (Vec::new(), 0);
     }
 }

@@ -38,9 +38,10 @@ impl Handler<Resynchronize> for Store {
 impl Handler<Adopt> for Store {
     type Result = ();
 
-    fn handle(&mut self, Adopt { revision, entries }: Adopt, _: &mut Self::Context) {
+    fn handle(&mut self, Adopt { revision, entries, changes }: Adopt, _: &mut Self::Context) {
         if let Order::Shared(order) = &mut self.order {
             order.adopt(&mut self.state, revision, entries);
+            order.apply(&mut self.state, revision, changes);
         }
     }
 }

@@ -189,7 +189,7 @@ impl SharedOrder {
             .get(&ended.key)
             .is_some_and(|proposal| matches!(proposal.phase, Phase::Refused { .. }))
         {
-            // The change may be one that no event tells of, such as that of a type which was admitted meanwhile.
+            // The change may be one that no event tells of, such as that of a type which was added meanwhile.
             self.next_readers.push(Box::new(|_| ()));
             self.ask_barrier();
         }
@@ -278,7 +278,8 @@ impl SharedOrder {
     }
 
     /// Makes the difference visible between what is here and everything that the log has of the type at a revision. When a change
-    /// was made is no longer known of removals: they get that revision, or the last one before their key was used again.
+    /// was made is no longer known of removals. They come before everything else: a client that has seen a later write here, and goes on
+    /// from it at another server, must not miss them. There it may see them twice.
     pub(super) fn resynchronize(
         &mut self,
         state: &mut TypeState,
@@ -286,16 +287,15 @@ impl SharedOrder {
         entries: &[SharedEntry],
     ) {
         let seen = state.snapshot.revision;
+        let first = seen.next();
         let present: HashSet<&Key> = entries.iter().map(|entry| &entry.key).collect();
         let removed = state.snapshot.objects.keys().filter(|key| !present.contains(key));
-        let removed = removed.map(|key| (revision, key.clone(), None)).collect::<Vec<_>>();
+        let removed = removed.map(|key| (first, key.clone(), None)).collect::<Vec<_>>();
         // Another object has its name now. It was removed after what is seen, and before the new one was created.
         let is_another =
             |entry: &&SharedEntry| entry.created > seen && state.snapshot.get(entry.key.as_str()).is_some();
         let replaced = entries.iter().filter(is_another);
-        let replaced = replaced.map(|entry| {
-            (Revision(entry.created.0.saturating_sub(1)).max(seen.next()), entry.key.clone(), None)
-        });
+        let replaced = replaced.map(|entry| (first, entry.key.clone(), None));
         let is_news = |entry: &SharedEntry| {
             state.snapshot.get(entry.key.as_str()).is_none_or(|object| object.revision < entry.revision)
         };

@@ -213,9 +213,9 @@ async fn changes_that_were_compacted_meanwhile_arrive_as_their_difference() {
     assert_eq!(
         news,
         [
+            (Change::Removed, "removed".to_owned(), 5),
             (Change::Replaced, "changed".to_owned(), 6),
-            (Change::Created, "new".to_owned(), 8),
-            (Change::Removed, "removed".to_owned(), 10)
+            (Change::Created, "new".to_owned(), 8)
         ]
     );
     assert_eq!(before, [2, 3, 4]);

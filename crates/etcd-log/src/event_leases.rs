@@ -20,14 +20,14 @@ pub(crate) struct EventLeases {
     ttl_seconds: u64,
     clock: Clock,
     /// How often etcd was asked for a lease.
-    asked: AtomicU64,
+    requests: AtomicU64,
     /// Locked while etcd is asked, so that it is asked once for all who come meanwhile.
     state: Mutex<State>,
 }
 
 struct State {
     leases: ExpiryLeases,
-    /// Which question has failed last, counted from one, and why.
+    /// Which request has failed last, counted from one, and why.
     failed: Option<(u64, Error)>,
 }
 
@@ -36,7 +36,7 @@ impl EventLeases {
     pub(crate) fn new(ttl: Option<Duration>, reuse: Duration, clock: Clock) -> Option<EventLeases> {
         let ttl_seconds = ttl.map(|ttl| ttl.as_secs()).filter(|seconds| *seconds > 0)?;
         let state = Mutex::new(State { leases: ExpiryLeases::new(reuse), failed: None });
-        Some(EventLeases { ttl_seconds, clock, asked: AtomicU64::new(0), state })
+        Some(EventLeases { ttl_seconds, clock, requests: AtomicU64::new(0), state })
     }
 
     /// Whether objects of this type expire.
@@ -46,7 +46,7 @@ impl EventLeases {
 
     /// The lease of an event that is written now.
     pub(crate) async fn lease(&self, client: &Client) -> Result<i64, Error> {
-        let asked_before = self.asked.load(Ordering::SeqCst);
+        let requests_before = self.requests.load(Ordering::SeqCst);
         let mut state = self.state.lock().await;
         // Before etcd is asked, so that no lease is believed to last longer than it does.
         let began = self.clock.moment();
@@ -55,12 +55,12 @@ impl EventLeases {
             LeaseChoice::Grant(seconds) => seconds,
         };
         // Whoever waited for an answer has it: if all asked one after another, the last would wait as many timeouts as there are writers.
-        if let Some((question, error)) = &state.failed
-            && *question > asked_before
+        if let Some((number, error)) = &state.failed
+            && *number > requests_before
         {
             return Err(error.clone());
         }
-        let question = self.asked.fetch_add(1, Ordering::SeqCst) + 1;
+        let number = self.requests.fetch_add(1, Ordering::SeqCst) + 1;
         let request = LeaseGrantRequest { ttl: i64::try_from(lease_seconds).unwrap_or(i64::MAX), id: 0 };
         match client.lease_grant(request).await {
             Ok(lease) => {
@@ -68,7 +68,7 @@ impl EventLeases {
                 Ok(lease.id)
             }
             Err(error) => {
-                state.failed = Some((question, error.clone()));
+                state.failed = Some((number, error.clone()));
                 Err(error)
             }
         }
@@ -118,9 +118,9 @@ mod tests {
         let leases = leases(Some(Duration::from_secs(3_600))).unwrap();
         let results = join_all((0..100).map(|_| leases.lease(&client))).await;
         assert!(results.iter().all(Result::is_err), "{results:?}");
-        let asked = leases.asked.load(Ordering::SeqCst);
-        assert!(asked <= 2, "once, and once for those who came meanwhile: {asked}");
+        let requests = leases.requests.load(Ordering::SeqCst);
+        assert!(requests <= 2, "once, and once for those who came meanwhile: {requests}");
         assert!(leases.lease(&client).await.is_err());
-        assert_eq!(leases.asked.load(Ordering::SeqCst), asked + 1, "who comes later asks again");
+        assert_eq!(leases.requests.load(Ordering::SeqCst), requests + 1, "who comes later asks again");
     }
 }

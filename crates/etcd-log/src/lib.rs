@@ -8,6 +8,7 @@
 
 mod compactor;
 mod convert;
+mod endpoint_leases;
 mod event_leases;
 mod follow;
 mod forms;
@@ -17,6 +18,7 @@ mod log;
 mod types;
 mod values;
 
+pub use self::endpoint_leases::EndpointLeases;
 pub use self::forms::EtcdForms;
 pub use self::log::{EtcdLog, EtcdLogOptions};
 pub use self::types::Types;

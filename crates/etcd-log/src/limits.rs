@@ -14,5 +14,7 @@ pub const HISTORY_REVISIONS: i64 = 25_000;
 pub const PAST_ATTEMPTS: usize = 3;
 /// How long etcd may take to say how far it is compacted.
 pub const PAST_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the record of a server lasts that says that it is alive: the reference's, which renews it every 10 seconds.
+pub const ENDPOINT_LEASE_SECONDS: i64 = 15;
 /// How long to wait before a KMS plugin is asked again for a key that objects need which were read.
 pub const DECRYPTION_RETRY_PAUSE: Duration = Duration::from_secs(1);

@@ -24,6 +24,7 @@ use tokio::time::timeout;
 
 use crate::compactor;
 use crate::convert::{from_etcd, refusal, to_etcd, unavailable, unknown_type};
+use crate::endpoint_leases::EndpointLeases;
 use crate::event_leases::EventLeases;
 use crate::follow;
 use crate::key_wait::wait_for_keys;
@@ -92,6 +93,13 @@ impl EtcdLog {
     pub async fn check(&self, patience: Duration) -> Result<(), SharedLogError> {
         let read = self.client.with_timeout(patience).range(RangeRequest::key(COMPACTION_KEY)).await;
         read.map(drop).map_err(|error| refusal(&error))
+    }
+
+    /// The record by which others know that the server with this address is alive.
+    pub fn endpoint_leases(&self, address: String) -> EndpointLeases {
+        let (client, types, values) =
+            (self.client.clone(), Arc::clone(&self.types), Arc::clone(&self.values));
+        EndpointLeases::new(client, types, values, address)
     }
 
     /// Takes turns with other servers at compacting etcd, once in every interval, for ever.

@@ -8,7 +8,7 @@ use pilothouse_actors::shared_log::SharedChange;
 use pilothouse_api::catalog::build::Builtin;
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_etcd::messages::{Event, EventType};
-use pilothouse_etcd_layout::keys::{KeyLayout, Location};
+use pilothouse_etcd_layout::keys::{KeyLayout, Location, Record};
 use pilothouse_etcd_layout::prefix::EtcdPrefix;
 use pilothouse_types::object::{Key, TypeName};
 
@@ -66,6 +66,16 @@ impl Types {
     /// What the keys of all objects of a type begin with.
     pub(crate) fn type_prefix(&self, type_name: &TypeName) -> Option<String> {
         self.0.load().layout.type_prefix(type_name)
+    }
+
+    /// The key of a record that is no object.
+    pub(crate) fn record_key(&self, record: &Record) -> String {
+        self.0.load().layout.record_key(record)
+    }
+
+    /// What the keys of the records of live servers begin with.
+    pub(crate) fn endpoint_leases_prefix(&self) -> String {
+        self.0.load().layout.endpoint_leases_prefix()
     }
 
     /// A resource of this type.

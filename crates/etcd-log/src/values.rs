@@ -49,13 +49,18 @@ impl Values {
         Values { types, codec, encryption: ValueEncryption::new(encryption) }
     }
 
+    /// What encodes records that are no objects.
+    pub(crate) fn codec(&self) -> &ValueCodec {
+        &self.codec
+    }
+
     /// The value of an object; `None` if its type is not known, or has no objects with such a key.
     pub(crate) fn encode(
         &self,
         type_name: &TypeName,
         draft: &Draft,
     ) -> Result<Option<StoredDraft>, EncodeError> {
-        let Some((resource, etcd_key)) = self.place(type_name, &draft.key) else { return Ok(None) };
+        let Some((resource, etcd_key)) = self.locate(type_name, &draft.key) else { return Ok(None) };
         let plain = self.codec.encode(&resource, draft)?;
         Ok(Some(match self.encryption.encrypt(type_name, &etcd_key, &plain)? {
             Some((bytes, key_id)) => StoredDraft { bytes: bytes.into(), key_id: Some(key_id) },
@@ -70,7 +75,7 @@ impl Values {
         key: &Key,
         value: &[u8],
     ) -> Result<Decoded, UnreadableReason> {
-        let (resource, etcd_key) = self.place(type_name, key).ok_or(UnreadableReason::Damaged)?;
+        let (resource, etcd_key) = self.locate(type_name, key).ok_or(UnreadableReason::Damaged)?;
         let decrypted = self.encryption.decrypt(type_name, &etcd_key, value).map_err(|error| {
             tracing::error!(etcd_key, %error, "an object in etcd cannot be decrypted");
             UnreadableReason::Undecryptable(error.to_string())
@@ -79,8 +84,13 @@ impl Values {
             Ok(decoded) => return Ok(Decoded { draft: decoded.draft, key_id: decrypted.key_id }),
             Err(error) => error,
         };
-        if decrypted.key_id.is_some() && matches!(error.reason, ValueErrorReason::Malformed(_)) {
-            // Not every cipher notices that a wrong key has made noise of a value. The error may quote it, and it may be a Secret.
+        if let (None, ValueErrorReason::Malformed(_)) = (&decrypted.key_id, &error.reason) {
+            // The error may quote it, and it may be a Secret.
+            tracing::error!(etcd_key, "an object in etcd is malformed");
+            return Err(UnreadableReason::Damaged);
+        }
+        if matches!(error.reason, ValueErrorReason::Malformed(_)) {
+            // Not every cipher notices that a wrong key has made noise of a value. The error may quote that, too.
             let reason = "it was decrypted to something else than an object";
             tracing::error!(etcd_key, reason, "an object in etcd cannot be read");
             return Err(UnreadableReason::Undecryptable(reason.to_owned()));
@@ -108,7 +118,7 @@ impl Values {
     }
 
     /// A resource of the type and the etcd key of the object.
-    fn place(&self, type_name: &TypeName, key: &Key) -> Option<(Arc<Resource>, String)> {
+    fn locate(&self, type_name: &TypeName, key: &Key) -> Option<(Arc<Resource>, String)> {
         Some((self.types.resource(type_name)?, self.types.etcd_key(type_name, key)?))
     }
 }

@@ -10,8 +10,8 @@ use tokio::time::timeout;
 
 use crate::limits::{STORAGE_PROBE_INTERVAL, STORAGE_PROBE_TIMEOUT};
 
-/// Asks the storage whether it accepts writes. Anybody may request health checks at any
-/// rate, and they must not delay writes: it is asked once in a while, and never again before it has answered.
+/// Asks the storage whether it accepts writes. Anybody may request health checks at any rate, and they must not delay writes: it is asked
+/// once in a while, and never again before it has answered.
 pub struct StorageProbe {
     health: StorageHealth,
     clock: Clock,

@@ -58,7 +58,7 @@ impl AuthSetup {
         uses: LegacyUseSender,
     ) -> Result<(AuthSetup, Option<Metadata>), StartError> {
         let config = &context.config;
-        let objects = Arc::new(TokenObjects::new(storage.directory.clone()));
+        let objects = Arc::new(TokenObjects::new(storage));
         let openid = OpenIdSetup::open(context, metrics)?;
         let tokens = tokens(context, &objects, metrics)
             .map_err(|error| StartError::part("tokens of service accounts")(&error))?;

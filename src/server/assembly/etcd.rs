@@ -33,6 +33,7 @@ use crate::server::application::{StartContext, StartError};
 /// The storage in etcd, and what belongs to it.
 pub(super) struct EtcdStorage {
     pub(super) storage: Storage,
+    pub(super) log: EtcdLog,
     pub(super) types: SharedTypes,
     /// The connections.
     pub(super) thread: EtcdThread,
@@ -98,10 +99,10 @@ pub(super) async fn open(
     let storage = start(&log, &definitions, &options, flags.storage_initialization_timeout).await?;
     let interval = config.storage.etcd_compaction_interval;
     if !interval.is_zero() {
-        thread.0.spawn(log.compact_every(interval));
+        thread.0.spawn(log.clone().compact_every(interval));
     }
-    let Some(admissions) = storage.admissions.clone() else { return Err(failed(&"it is not followed")) };
-    Ok(EtcdStorage { storage, types: SharedTypes { admissions, types }, thread })
+    let Some(type_changes) = storage.type_changes.clone() else { return Err(failed(&"it is not followed")) };
+    Ok(EtcdStorage { storage, log, types: SharedTypes { type_changes, types }, thread })
 }
 
 /// The definitions of custom types that are in etcd at the start.
@@ -112,7 +113,7 @@ struct Definitions<'a> {
 
 impl Definitions<'_> {
     /// Adds the types of all definitions that are served, before anything else is read, so that the history of their objects is read,
-    /// too. Later ones are admitted when they are served, and so are those that cannot be read.
+    /// too. Later ones are added when they are served, and so are those that cannot be read.
     async fn add_types(&self, log: &EtcdLog) -> Result<HashSet<TypeName>, SharedLogError> {
         let type_name = CUSTOM_RESOURCE_DEFINITIONS.type_name();
         let mut added = HashSet::new();
@@ -142,7 +143,7 @@ async fn start(
     patience: Duration,
 ) -> Result<Storage, StartError> {
     let began = options.clock.moment();
-    let mut told = None;
+    let mut last_warning = None;
     loop {
         let attempt = async {
             // First a short question, whose error says which member does what.
@@ -163,8 +164,8 @@ async fn start(
             let reason = format!("{error}; tried for {} seconds", waited.as_secs());
             return Err(StartError::part("etcd")(&reason));
         }
-        if told.is_none_or(|told| waited >= told + STORAGE_RETRY_MESSAGE_INTERVAL) {
-            told = Some(waited);
+        if last_warning.is_none_or(|last| waited >= last + STORAGE_RETRY_MESSAGE_INTERVAL) {
+            last_warning = Some(waited);
             tracing::warn!(error, "etcd cannot be read yet; trying again");
         }
         sleep(STORAGE_RETRY_PAUSE).await;

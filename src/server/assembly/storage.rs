@@ -14,6 +14,7 @@ use pilothouse_actors::space::SpaceLimits;
 use pilothouse_actors::window::WindowBounds;
 use pilothouse_apimachinery::schema::Registry;
 use pilothouse_encryption::Encryption;
+use pilothouse_etcd_log::EtcdLog;
 use pilothouse_kinds::services::addresses::AddressRange;
 
 use crate::apiextensions::shared_types::SharedTypes;
@@ -38,7 +39,9 @@ pub(super) struct OpenStorage {
     pub(super) storage: Storage,
     /// The types of the shared log, if there is one.
     pub(super) shared_types: Option<SharedTypes>,
-    /// The connections to etcd, if there are any.
+    /// etcd, if objects are there.
+    pub(super) etcd_log: Option<EtcdLog>,
+    /// The thread of its connections.
     pub(super) etcd_thread: Option<EtcdThread>,
 }
 
@@ -52,13 +55,14 @@ pub(super) async fn open(
     let config = &context.config;
     let options = options(context, window_bounds);
     if let Some(flags) = config.etcd() {
-        let EtcdStorage { storage, types, thread } =
+        let EtcdStorage { storage, log, types, thread } =
             etcd::open(context, flags, registry, options, encryption).await?;
-        return Ok(OpenStorage { storage, shared_types: Some(types), etcd_thread: Some(thread) });
+        let (shared_types, etcd_log, etcd_thread) = (Some(types), Some(log), Some(thread));
+        return Ok(OpenStorage { storage, shared_types, etcd_log, etcd_thread });
     }
     let engine = engine(config, encryption).map_err(|error| start_error(config, &error))?;
     let storage = directory::start(engine, options).map_err(|error| start_error(config, &error))?;
-    Ok(OpenStorage { storage, shared_types: None, etcd_thread: None })
+    Ok(OpenStorage { storage, shared_types: None, etcd_log: None, etcd_thread: None })
 }
 
 fn options(context: &StartContext, window_bounds: WindowBounds) -> directory::Options {
@@ -136,6 +140,7 @@ impl Addresses {
     pub(super) async fn open(
         context: &StartContext,
         storage: &Storage,
+        log: Option<&EtcdLog>,
         registry: &Registry,
     ) -> Result<(Addresses, repair::AllocationsByService), StartError> {
         let (config, stores) = (&context.config, Stores::new(storage));
@@ -144,12 +149,15 @@ impl Addresses {
         let range = config.api.service_node_port_range;
         let pool = PortPool::new(range.first, range.last, repair::node_ports(&holdings));
         let ranges = service_ranges(config)?;
+        let address = host::reachable_address(config);
+        let leases = log.zip(address).map(|(log, address)| log.endpoint_leases(address.to_string()));
         let addresses = Addresses {
             ports: PortAllocator::new(pool, storage.fatal.clone()).start(),
             kubernetes_service: KubernetesService {
                 ranges: ranges.to_vec(),
-                address: host::reachable_address(config),
+                address,
                 port: context.address.port(),
+                leases,
             },
             ranges,
             node_port_range: range.to_string(),

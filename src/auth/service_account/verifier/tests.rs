@@ -45,7 +45,7 @@ impl Fixture {
             audiences: vec!["us".into()],
             lookup,
         };
-        let objects = Arc::new(TokenObjects::new(stores.directory.clone()));
+        let objects = Arc::new(TokenObjects::new(&stores));
         let keys = Arc::new(Keys::new(&[public]).unwrap());
         let metrics = Arc::new(Metrics::new(clock.now()).unwrap());
         let verifier = ServiceAccountTokens::new(keys, rules, objects, metrics, clock.clone());
