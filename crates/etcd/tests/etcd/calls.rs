@@ -95,10 +95,10 @@ async fn compacted_and_future_revisions_are_told_apart() {
     put(&client, "c", "1").await;
     let newest = put(&client, "c", "2").await;
     client.compact(CompactionRequest { revision: newest, physical: true }).await.unwrap();
-    let at = |revision| RangeRequest { revision, ..RangeRequest::key("c") };
-    assert_eq!(client.range(at(newest - 1)).await.unwrap_err(), Error::Compacted(None));
-    assert_eq!(client.range(at(newest)).await.unwrap().kvs[0].value, "2");
-    assert_eq!(client.range(at(newest + 1)).await.unwrap_err(), Error::FutureRevision);
+    let read_at = |revision| RangeRequest { revision, ..RangeRequest::key("c") };
+    assert_eq!(client.range(read_at(newest - 1)).await.unwrap_err(), Error::Compacted(None));
+    assert_eq!(client.range(read_at(newest)).await.unwrap().kvs[0].value, "2");
+    assert_eq!(client.range(read_at(newest + 1)).await.unwrap_err(), Error::FutureRevision);
     let again = client.compact(CompactionRequest { revision: newest, physical: false }).await;
     assert_eq!(again.unwrap_err(), Error::Compacted(None));
     let beyond = client.compact(CompactionRequest { revision: newest + 9, physical: false }).await;
