@@ -3,19 +3,18 @@
 use std::io;
 use std::net::SocketAddr;
 
-use openssl::pkey::PKey;
-use openssl::ssl::{SslConnector, SslMethod};
-use openssl::x509::X509;
+use openssl::ssl::SslContext;
 use serde_json::Value;
 
 use super::compare::text;
+use super::tls;
 use super::wait::{Deadline, TIMEOUT};
 use super::wire::{Connection, Framing, Head};
 
 /// The address and credentials of a client.
 pub struct Client {
     pub address: SocketAddr,
-    connector: SslConnector,
+    context: SslContext,
     token: Option<String>,
     connection: Option<Connection>,
 }
@@ -41,27 +40,15 @@ pub enum Failure {
 impl Client {
     /// A client that trusts one CA, with an optional client certificate and key.
     pub fn new(address: SocketAddr, authority: &[u8], identity: Option<(&[u8], &[u8])>) -> Client {
-        let mut builder = SslConnector::builder(SslMethod::tls_client()).expect("TLS");
-        let authority = X509::from_pem(authority).expect("the authority's certificate");
-        builder.cert_store_mut().add_cert(authority).expect("a trusted authority");
-        if let Some((certificate, key)) = identity {
-            let mut chain = X509::stack_from_pem(certificate).expect("client certificates").into_iter();
-            let certificate = chain.next().expect("a client certificate");
-            builder.set_certificate(&certificate).expect("a usable certificate");
-            for intermediate in chain {
-                builder.add_extra_chain_cert(intermediate).expect("a usable intermediate");
-            }
-            let key = PKey::private_key_from_pem(key).expect("a client key");
-            builder.set_private_key(&key).expect("a usable key");
-        }
-        Client { address, connector: builder.build(), token: None, connection: None }
+        let context = tls::context(Some(authority), identity, &[]);
+        Client { address, context, token: None, connection: None }
     }
 
     /// A client for the same server with another token.
     pub fn with_token(&self, token: Option<&str>) -> Client {
         Client {
             address: self.address,
-            connector: self.connector.clone(),
+            context: self.context.clone(),
             token: token.map(str::to_owned),
             connection: None,
         }
@@ -78,7 +65,7 @@ impl Client {
     }
 
     pub fn try_raw(&self) -> io::Result<Connection> {
-        Connection::open(self.address, &self.connector)
+        Connection::open(self.address, &self.context)
     }
 
     /// The head of a request as this client sends it.
@@ -96,7 +83,7 @@ impl Client {
     fn connect(&mut self) -> Result<Connection, Failure> {
         match self.connection.take() {
             Some(connection) => Ok(connection),
-            None => Connection::open(self.address, &self.connector).map_err(Failure::Unsent),
+            None => Connection::open(self.address, &self.context).map_err(Failure::Unsent),
         }
     }
 
@@ -169,7 +156,7 @@ impl Client {
     }
 
     pub fn try_watch(&self, collection: &str, query: &str) -> io::Result<Watch> {
-        let mut connection = Connection::open(self.address, &self.connector)?;
+        let mut connection = Connection::open(self.address, &self.context)?;
         let path = format!("{collection}?watch=true&{query}");
         connection.send(format!("{}\r\n", self.head("GET", &path, &[])).as_bytes())?;
         let deadline = Deadline::after(TIMEOUT);

@@ -14,7 +14,6 @@ use futures::{FutureExt as _, StreamExt as _, stream};
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{RecvStream, SendStream};
 use openssl::pkey::PKey;
-use openssl::ssl::{SslConnector, SslMethod, SslVerifyMode};
 use openssl::x509::X509;
 use pilothouse::config::Config;
 use pilothouse::http::connections::{ClientTrust, Connections, Counts};
@@ -29,6 +28,8 @@ use pilothouse_types::lock::Lock;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_openssl::SslStream;
+
+use super::tls;
 
 /// The timeout of a step: more than any takes on a loaded machine.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -295,17 +296,8 @@ async fn try_dial(
     identity: Option<&Identity>,
     protocols: &[u8],
 ) -> Option<SslStream<TcpStream>> {
-    let mut connector = SslConnector::builder(SslMethod::tls()).unwrap();
-    connector.set_verify(SslVerifyMode::PEER);
-    for authority in X509::stack_from_pem(server.ca_pem()).unwrap() {
-        connector.cert_store_mut().add_cert(authority).unwrap();
-    }
-    if let Some(identity) = identity {
-        connector.set_certificate(&X509::from_pem(&identity.certificates_pem).unwrap()).unwrap();
-        connector.set_private_key(&PKey::private_key_from_pem(&identity.key_pem).unwrap()).unwrap();
-    }
-    connector.set_alpn_protos(protocols).unwrap();
-    let ssl = connector.build().configure().unwrap().into_ssl("localhost").unwrap();
+    let identity = identity.map(|identity| (&identity.certificates_pem[..], &identity.key_pem[..]));
+    let ssl = tls::session(&tls::context(Some(server.ca_pem()), identity, protocols), "localhost");
     let tcp = tcp(server, source).await;
     tcp.set_nodelay(true).unwrap();
     let mut stream = SslStream::new(ssl, tcp).unwrap();

@@ -15,6 +15,7 @@ pub mod manifests;
 pub mod python;
 pub mod random;
 pub mod server;
+pub mod tls;
 pub mod wait;
 pub mod wire;
 

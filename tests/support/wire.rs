@@ -4,8 +4,9 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use openssl::ssl::{SslConnector, SslStream};
+use openssl::ssl::{SslContext, SslStream};
 
+use super::tls;
 use super::wait::Deadline;
 
 /// How long one read may block before the deadline is looked at again.
@@ -47,11 +48,12 @@ pub enum Framing {
 }
 
 impl Connection {
-    pub fn open(address: SocketAddr, connector: &SslConnector) -> io::Result<Connection> {
+    pub fn open(address: SocketAddr, context: &SslContext) -> io::Result<Connection> {
         let tcp = TcpStream::connect(address)?;
         tcp.set_nodelay(true)?;
         tcp.set_read_timeout(Some(super::wait::TIMEOUT))?;
-        let stream = connector.connect(&address.ip().to_string(), tcp).map_err(io::Error::other)?;
+        let session = tls::session(context, &address.ip().to_string());
+        let stream = session.connect(tcp).map_err(io::Error::other)?;
         stream.get_ref().set_read_timeout(Some(TICK))?;
         stream.get_ref().set_write_timeout(Some(super::wait::TIMEOUT))?;
         Ok(Connection { stream, unread: Vec::new(), is_closed: false })

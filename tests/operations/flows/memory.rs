@@ -4,10 +4,10 @@ use std::net::TcpListener;
 use std::pin::Pin;
 use std::thread;
 
-use openssl::ssl::{SslConnector, SslMethod, SslVerifyMode};
 use tokio_openssl::SslStream;
 
 use super::*;
+use crate::support::tls;
 
 const HOOKS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
 const LIMITED: [&str; 3] = ["--engine=memory", "--authorization-mode=AlwaysAllow", "--memory-limit=384Mi"];
@@ -44,16 +44,7 @@ impl UnreadWatches {
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async move {
-                let mut connector = SslConnector::builder(SslMethod::tls()).unwrap();
-                connector.set_verify(SslVerifyMode::NONE);
-                connector.set_alpn_protos(b"\x02h2").unwrap();
-                let ssl = connector
-                    .build()
-                    .configure()
-                    .unwrap()
-                    .verify_hostname(false)
-                    .into_ssl("localhost")
-                    .unwrap();
+                let ssl = tls::session(&tls::context(None, None, b"\x02h2"), "localhost");
                 let tcp = tokio::net::TcpStream::connect(address).await.unwrap();
                 let mut stream = SslStream::new(ssl, tcp).unwrap();
                 Pin::new(&mut stream).connect().await.unwrap();

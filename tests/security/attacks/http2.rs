@@ -3,11 +3,10 @@
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use openssl::ssl::{SslConnector, SslMethod, SslStream};
-use openssl::x509::X509;
+use openssl::ssl::SslStream;
 
-use crate::support::Server;
 use crate::support::wait::TIMEOUT;
+use crate::support::{Server, tls};
 
 pub const HEADERS: u8 = 1;
 pub const RST_STREAM: u8 = 3;
@@ -35,15 +34,13 @@ impl Http2 {
 
     /// Connects and exchanges the first settings.
     pub fn open(address: SocketAddr, authority: &[u8]) -> io::Result<Http2> {
-        let mut builder = SslConnector::builder(SslMethod::tls_client()).expect("TLS");
-        let authority = X509::from_pem(authority).expect("the authority's certificate");
-        builder.cert_store_mut().add_cert(authority).expect("a trusted authority");
-        builder.set_alpn_protos(b"\x02h2").expect("a protocol");
         let tcp = TcpStream::connect(address)?;
         tcp.set_nodelay(true)?;
         tcp.set_read_timeout(Some(TIMEOUT))?;
         tcp.set_write_timeout(Some(TIMEOUT))?;
-        let stream = builder.build().connect(&address.ip().to_string(), tcp).map_err(io::Error::other)?;
+        let context = tls::context(Some(authority), None, b"\x02h2");
+        let session = tls::session(&context, &address.ip().to_string());
+        let stream = session.connect(tcp).map_err(io::Error::other)?;
         let mut connection = Http2(stream);
         connection.0.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")?;
         connection.send(SETTINGS, 0, 0, &[])?;
