@@ -21,6 +21,10 @@ pub const RECORD_BYTES: usize = BATCH_BYTES;
 pub const BATCH_WRITES: usize = 256;
 /// Bytes in one durable batch.
 pub const BATCH_BYTES: usize = 4 << 20;
+/// Objects of a stopped store that are read together, and the bytes of their records with which no more are: a page of a copy.
+pub const LIVE_PAGE_OBJECTS: usize = 256;
+/// See [`LIVE_PAGE_OBJECTS`].
+pub const LIVE_PAGE_BYTES: usize = 4 << 20;
 /// Superseded records that one batch may remove besides its writes, so that trimming never makes a write wait.
 pub const TRIM_PER_BATCH: usize = 512;
 /// Superseded records that a batch may remove for each of its writes. A write frees at most two, so trimming keeps up, and a

@@ -320,6 +320,11 @@ impl RecordHead {
         !matches!(self.code, code::REMOVE | code::ADVANCE_REVISION)
     }
 
+    /// Whether it is a revision without a change.
+    pub fn is_step(&self) -> bool {
+        self.code == code::ADVANCE_REVISION
+    }
+
     fn is_encrypted(&self) -> bool {
         matches!(self.code, code::CREATE_ENCRYPTED | code::REPLACE_ENCRYPTED)
     }

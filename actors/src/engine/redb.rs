@@ -19,6 +19,8 @@ mod database;
 #[cfg(feature = "testing")]
 mod disk_faults;
 mod full_disk;
+mod live;
+mod new_store;
 mod pages;
 mod reader;
 mod reserve;
@@ -39,6 +41,8 @@ use redb::{
 pub use self::backup::{RestoreError, Restored, restore};
 #[cfg(feature = "testing")]
 pub use self::disk_faults::DiskFaults;
+pub use self::live::{LiveObject, LiveObjects, LiveType};
+pub use self::new_store::{NewEntry, create};
 pub use self::salvage::{Finding, FindingKind, Kept, Salvage, SavedType, StoreAbout, repair};
 pub use self::stopped::StoppedStore;
 

@@ -113,9 +113,12 @@ pub enum RestoreError {
     /// The store that was to be replaced is not there any more, or is another one.
     #[error("{} is not the store any more that was there at first: nothing was replaced", .0.display())]
     Changed(PathBuf),
-    /// The content of the backup cannot be that of a log.
-    #[error("the backup is not one of a log: {0}")]
+    /// The content cannot be that of a log.
+    #[error("the content is not that of a log: {0}")]
     Invalid(&'static str),
+    /// What the store was to be made of cannot be had.
+    #[error("{0}")]
+    Source(String),
 }
 
 /// Revisions and times above this are not from a log, and would leave no room for later ones.
@@ -341,7 +344,11 @@ impl Restoration<'_> {
                             if revision > *last || head.accepted_at.log.0 > HIGHEST {
                                 return Err(RestoreError::Invalid("a record is later than the backup"));
                             }
-                            log.insert((id, revision.0), bytes).map_err(|error| fault(path, error))?;
+                            let replaced =
+                                log.insert((id, revision.0), bytes).map_err(|error| fault(path, error))?;
+                            if replaced.is_some() {
+                                return Err(RestoreError::Invalid("two records have one revision"));
+                            }
                             bytes_in_batch += bytes.len();
                         }
                         Entry::End(totals) => break Some(totals),

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use pilothouse_types::object::Revision;
-use redb::{ReadableDatabase as _, ReadableTable as _};
+use redb::{Database, ReadableDatabase as _, ReadableTable as _};
 
 use super::backup::Source;
 use super::database::{FileFormat, OpenDatabase, catch_panic, fault, read_format};
@@ -35,6 +35,14 @@ impl StoppedStore {
     /// The highest revision of any type.
     pub fn highest_revision(&self) -> Revision {
         self.highest_revision
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn database(&self) -> &Database {
+        &self.database
     }
 
     /// Writes backups of it, as long as it is open.
