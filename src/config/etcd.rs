@@ -1,19 +1,17 @@
 //! The flags about etcd: where it is, and how objects are stored in it. [`Config::etcd`] says whether it is used.
 
-use std::path::PathBuf;
+mod access;
+
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command};
-use http::uri::Authority;
-use pilothouse_apimachinery::well_known::PROTOBUF;
-use pilothouse_etcd::{Settings, TlsFiles};
+use pilothouse_etcd::Settings;
 use pilothouse_etcd_layout::expiry_leases::DEFAULT_REUSE;
-use pilothouse_etcd_layout::media::MediaType;
-use pilothouse_etcd_layout::prefix::{DEFAULT_PREFIX, EtcdPrefix};
+use pilothouse_etcd_layout::prefix::EtcdPrefix;
 
+pub use self::access::{EtcdAccess, check_server};
 use super::values::{go_duration, non_empty_list};
 use super::{Backend, Config, ConfigError, Engine};
 
@@ -27,19 +25,10 @@ pub struct EtcdFlags {
     /// Other servers of etcd for single resources: GROUP/RESOURCE#URL;URL, as in /events#http://10.0.0.2:2379.
     #[arg(long, value_delimiter = ',', value_name = "OVERRIDE,...")]
     pub etcd_servers_overrides: Vec<String>,
-    /// What all keys in etcd begin with.
-    #[arg(long, default_value = DEFAULT_PREFIX, value_name = "PREFIX")]
-    pub etcd_prefix: String,
-    /// CA bundle for the certificates of etcd [default: the CAs of the system].
-    #[arg(long, value_parser = file_name(), value_name = "FILE")]
-    pub etcd_cafile: Option<PathBuf>,
-    /// Client certificate for etcd; needs --etcd-keyfile.
-    #[arg(long, value_parser = file_name(), value_name = "FILE")]
-    pub etcd_certfile: Option<PathBuf>,
-    /// Private key of --etcd-certfile.
-    #[arg(long, value_parser = file_name(), value_name = "FILE")]
-    pub etcd_keyfile: Option<PathBuf>,
-    /// How long the health check of etcd may take.
+    /// How it is reached, and how objects are stored in it.
+    #[command(flatten)]
+    pub access: EtcdAccess,
+    /// How long the health check of etcd may take; 0 means 2s.
     #[arg(long, default_value = "2s", value_parser = go_duration, value_name = "DURATION")]
     pub etcd_healthcheck_timeout: Duration,
     /// How long the readiness check of etcd may take.
@@ -54,21 +43,9 @@ pub struct EtcdFlags {
     /// How long new events may share the lease of an earlier one.
     #[arg(long, default_value_t = DEFAULT_REUSE.as_secs(), value_name = "SECONDS")]
     pub lease_reuse_duration_seconds: u64,
-    /// Encoding of new values in etcd: application/json, application/yaml or application/vnd.kubernetes.protobuf.
-    #[arg(long, default_value = PROTOBUF, value_parser = MediaType::parse, value_name = "TYPE")]
-    pub storage_media_type: MediaType,
     /// How long a start tries to read etcd before it is given up.
     #[arg(long, default_value = "1m0s", value_parser = go_duration, value_name = "DURATION")]
     pub storage_initialization_timeout: Duration,
-}
-
-/// The name of a file. An empty one counts as none, because scripts for the reference give such flags.
-fn file_name() -> impl TypedValueParser<Value = PathBuf> {
-    OsStringValueParser::new().map(PathBuf::from)
-}
-
-fn non_empty_file(file: Option<&PathBuf>) -> Option<PathBuf> {
-    file.filter(|file| !file.as_os_str().is_empty()).cloned()
 }
 
 impl EtcdFlags {
@@ -85,7 +62,7 @@ impl EtcdFlags {
 
     /// What all keys begin with.
     pub fn prefix(&self) -> EtcdPrefix {
-        EtcdPrefix::new(&self.etcd_prefix)
+        self.access.prefix()
     }
 
     /// How long new events may share the lease of an earlier one.
@@ -100,17 +77,7 @@ impl EtcdFlags {
 
     /// The settings of a client for other servers: those of an override.
     pub fn settings_for(&self, servers: Vec<String>) -> Settings {
-        let identity = self.certificate().zip(self.key());
-        let authority = non_empty_file(self.etcd_cafile.as_ref());
-        Settings { tls: TlsFiles { authority, identity, server_name: None }, ..Settings::new(servers) }
-    }
-
-    fn certificate(&self) -> Option<PathBuf> {
-        non_empty_file(self.etcd_certfile.as_ref())
-    }
-
-    fn key(&self) -> Option<PathBuf> {
-        non_empty_file(self.etcd_keyfile.as_ref())
+        self.access.settings_for(servers)
     }
 
     /// Checks what would else fail at the first request to etcd.
@@ -121,38 +88,8 @@ impl EtcdFlags {
         for server in overrides.iter().flat_map(|entry| &entry.servers) {
             check_server("--etcd-servers-overrides", server)?;
         }
-        let (certificate, key) = (self.certificate(), self.key());
-        if certificate.is_some() == key.is_some() {
-            return Ok(());
-        }
-        let (certificate, key) = (certificate.unwrap_or_default(), key.unwrap_or_default());
-        let (certificate, key) = (certificate.display(), key.display());
-        // The words of the reference, after the names of the flags.
-        Err(format!(
-            "--etcd-certfile, --etcd-keyfile: KeyFile and CertFile must both be present[key: {key}, \
-             cert: {certificate}]"
-        ))
+        self.access.validate()
     }
-}
-
-/// Refuses what is no address of a server, by the rules of the client of etcd.
-fn check_server(flag: &str, url: &str) -> Result<(), String> {
-    let invalid = |reason: &str| format!("{flag} {url:?} invalid: {reason}");
-    let (scheme, address) = url.split_once("://").ok_or_else(|| invalid("it has no scheme"))?;
-    match scheme {
-        "unix" | "unixs" if address.is_empty() => Err(invalid("it has no path")),
-        "unix" | "unixs" => Ok(()),
-        "http" | "https" if is_host_and_port(address) => Ok(()),
-        "http" | "https" => Err(invalid("it is not a host and a port")),
-        _ => Err(invalid("its scheme is none of http, https, unix, unixs")),
-    }
-}
-
-fn is_host_and_port(address: &str) -> bool {
-    let authority = address.strip_suffix('/').unwrap_or(address).parse::<Authority>();
-    authority.is_ok_and(|authority| {
-        !authority.as_str().contains('@') && !authority.host().is_empty() && authority.port_u16().is_some()
-    })
 }
 
 /// An entry of `--etcd-servers-overrides`.

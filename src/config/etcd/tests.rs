@@ -1,5 +1,7 @@
 use std::path::Path;
 
+use pilothouse_etcd_layout::media::MediaType;
+
 use super::*;
 
 const SERVER: &str = "--etcd-servers=http://a:2379";
@@ -15,7 +17,7 @@ fn defaults_are_those_of_the_reference() {
     assert!(config.etcd().is_none());
     let flags = &config.etcd_flags;
     assert_eq!(flags.prefix().as_str(), "/registry/");
-    assert_eq!(flags.storage_media_type, MediaType::Protobuf);
+    assert_eq!(flags.access.storage_media_type, MediaType::Protobuf);
     assert_eq!(flags.lease_reuse(), Duration::from_secs(60));
     for (name, seconds) in [
         ("etcd-healthcheck-timeout", "2s"),
@@ -166,7 +168,7 @@ fn media_type_is_one_of_three() {
     assert!(error.contains(words), "{error}");
     for (value, expected) in [("application/yaml", MediaType::Yaml), ("", MediaType::Json)] {
         let config = parse(&format!("--storage-media-type={value}")).unwrap();
-        assert_eq!(config.etcd_flags.storage_media_type, expected);
+        assert_eq!(config.etcd_flags.access.storage_media_type, expected);
     }
 }
 

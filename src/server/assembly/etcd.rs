@@ -80,7 +80,7 @@ pub(super) async fn open(
     let builtin = Builtin::load().map_err(|error| StartError::part(BUILTIN)(&error))?;
     let types = Arc::new(Types::new(flags.prefix(), &builtin));
     let value_options = ValueOptions {
-        media_type: flags.storage_media_type,
+        media_type: flags.access.storage_media_type,
         custom_cbor: config.gates().enabled(CBOR_SERVING_AND_STORAGE),
     };
     let codec = ValueCodec::new(Arc::clone(registry), value_options, enabled_features(config));
