@@ -9,6 +9,7 @@
 
 mod definition_set;
 mod deletion;
+pub mod progress;
 mod reconcile;
 pub mod shared_types;
 
@@ -31,6 +32,7 @@ use pilothouse_api::custom::definition::store_named;
 use pilothouse_api::openapi;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_types::object::TypeName;
+use progress::DefinitionProgress;
 use reconcile::Reconciler;
 use shared_types::SharedTypes;
 
@@ -78,6 +80,8 @@ pub struct DefinitionsDeps {
     pub first_ordinal: u32,
     /// Publishes the defined resources.
     pub publish: Box<dyn Fn(Defined)>,
+    /// Says how far definitions are served.
+    pub progress: DefinitionProgress,
     /// The types of the shared log, if there is one.
     pub shared_types: Option<SharedTypes>,
     /// Raised when the actor panics: definitions would no longer be processed.
@@ -127,13 +131,21 @@ impl Definitions {
     /// Starts the actor on this thread and registers its notifier.
     pub fn begin(deps: DefinitionsDeps) -> Addr<Definitions> {
         let DefinitionsDeps { notifiers, backend, resource, catalog, first_ordinal, publish, .. } = deps;
-        let (shared_types, fatal) = (deps.shared_types, deps.fatal);
+        let (progress, shared_types, fatal) = (deps.progress, deps.shared_types, deps.fatal);
         let user = loopback::own_identity();
         Definitions::create(|context| {
             let notifier = notifiers.add(ChangeNotifier::new(context.address().recipient()));
             let deletions = Semaphore::new(DEFINITION_DELETIONS_IN_FLIGHT);
-            let reconciler =
-                Rc::new(Reconciler { backend, resource, catalog, publish, user, deletions, shared_types });
+            let reconciler = Rc::new(Reconciler {
+                backend,
+                resource,
+                catalog,
+                publish,
+                progress,
+                user,
+                deletions,
+                shared_types,
+            });
             Definitions {
                 notifier,
                 notifiers,

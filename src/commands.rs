@@ -5,6 +5,7 @@ mod backup;
 mod check;
 mod connection;
 mod convert;
+mod copy;
 mod export;
 mod findings;
 mod healthcheck;
@@ -16,6 +17,7 @@ mod object_stream;
 mod progress;
 mod repair;
 mod restore;
+mod share_keys;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -45,6 +47,7 @@ pub fn run_if_selected(arguments: impl IntoIterator<Item = OsString>) -> Option<
         backup::Options::NAME => run::<backup::Options>(arguments),
         check::Options::NAME => run::<check::Options>(arguments),
         convert::Options::NAME => run::<convert::Options>(arguments),
+        copy::Options::NAME => run::<copy::Options>(arguments),
         export::Options::NAME => run::<export::Options>(arguments),
         healthcheck::Options::NAME => run::<healthcheck::Options>(arguments),
         import::Options::NAME => run::<import::Options>(arguments),
@@ -52,6 +55,7 @@ pub fn run_if_selected(arguments: impl IntoIterator<Item = OsString>) -> Option<
         migrate::Options::NAME => run::<migrate::Options>(arguments),
         repair::Options::NAME => run::<repair::Options>(arguments),
         restore::Options::NAME => run::<restore::Options>(arguments),
+        share_keys::Options::NAME => run::<share_keys::Options>(arguments),
         _ => return None,
     })
 }
@@ -93,6 +97,8 @@ mod tests {
             "pilothouse healthcheck --ca-file=no-such-file",
             "pilothouse convert --from json",
             "pilothouse convert --from json --to xml",
+            "pilothouse copy",
+            "pilothouse copy --from-etcd http://127.0.0.1:1 --to-etcd http://127.0.0.1:2",
             "pilothouse migrate",
             "pilothouse migrate --all --kubeconfig=no-such-file",
             "pilothouse export --kubeconfig no-such-file",
@@ -100,6 +106,9 @@ mod tests {
             "pilothouse check no-such-file",
             "pilothouse repair",
             "pilothouse repair --to a --replace",
+            "pilothouse share-keys",
+            "pilothouse share-keys a --admin-kubeconfig b",
+            "pilothouse share-keys a --server https://b",
         ] {
             assert_eq!(exit_code(line), failure, "{line}");
         }
@@ -112,6 +121,7 @@ mod tests {
             healthcheck::Options::NAME,
             convert::Options::NAME,
             backup::Options::NAME,
+            copy::Options::NAME,
             export::Options::NAME,
             import::Options::NAME,
             inspect::Options::NAME,
@@ -119,6 +129,7 @@ mod tests {
             repair::Options::NAME,
             restore::Options::NAME,
             migrate::Options::NAME,
+            share_keys::Options::NAME,
         ] {
             assert!(help.contains(&format!("\n  {name} ")), "{help}");
         }

@@ -37,8 +37,9 @@ pub use authentication_file::AuthenticationFile;
 pub use etcd::EtcdFlags;
 pub use external_authenticators::{FrontProxy, TokenWebhook};
 pub use flag_groups::{
-    Aggregation, Api, Authentication, Authorization, AuthorizationMode, Backend, Controllers, Engine,
-    Kubelets, Lifecycle, LogFormat, Logging, RequestLimits, ServiceAccounts, Serving, Storage, TlsVersion,
+    Aggregation, Api, Authentication, Authorization, AuthorizationMode, Backend, Controllers,
+    EndpointReconcilerType, Engine, Kubelets, Lifecycle, LogFormat, Logging, RequestLimits, ServiceAccounts,
+    Serving, Storage, TlsVersion,
 };
 pub use gates::FeatureGates;
 pub use memory_limit::MemoryLimit;
@@ -252,6 +253,13 @@ impl Config {
     }
 
     fn validate_ranges(&self) -> Result<(), ConfigError> {
+        let count = self.api.apiserver_count;
+        if count <= 0 {
+            // The words of the reference.
+            let message =
+                format!("--apiserver-count should be a positive number, but value '{count}' provided");
+            return Err(ConfigError(message));
+        }
         match self.api.service_cluster_ip_range.as_slice() {
             [_] => Ok(()),
             [first, second] if first.0.addr().is_ipv4() != second.0.addr().is_ipv4() => Ok(()),
@@ -387,9 +395,11 @@ Commands that do not start a server, each with its own --help:
   backup       Copy everything that is stored, from a running or a stopped server
   inspect      Show what a backup holds
   restore      Make a new store from a backup
+  copy         Copy everything that is stored from etcd into a data directory, or back
   check        Say what in a store or a backup is damaged
   repair       Make a new store of what can be read of a damaged one
-  migrate      Rewrite stored objects in the current storage version and with the current key";
+  migrate      Rewrite stored objects in the current storage version and with the current key
+  share-keys   Give several servers the same CA and the same key of service account tokens";
 
 fn command() -> Command {
     let command = Command::new("pilothouse")

@@ -32,7 +32,7 @@ pub mod queue;
 pub mod resource_index;
 mod resourcequota;
 pub mod runner;
-mod server_identity;
+pub mod server_identity;
 mod server_leases;
 mod service_repair;
 pub mod serviceaccount_token;

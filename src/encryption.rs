@@ -40,11 +40,13 @@ impl StoredEncryption {
 
     /// Decrypts with the configuration of a file, for commands that read a log or a backup without a server.
     pub fn for_reading(config: Option<&Path>) -> Result<StoredEncryption, String> {
-        let Some(path) = config else { return Ok(StoredEncryption::new(None)) };
-        let text = reload::read_file(path)?;
         let settings = Settings { allows_kms_v1: true, is_polling: false, ..Settings::default() };
-        let encryption = Encryption::load(&text, settings).map_err(|error| error.to_string())?;
-        Ok(StoredEncryption::new(Some(Arc::new(encryption))))
+        Ok(StoredEncryption::new(load(config, settings)?))
+    }
+
+    /// The configuration of a file, for a command that also encrypts: for how long a KMS plugin lets it use a key, it has to ask again.
+    pub fn load(config: Option<&Path>) -> Result<Option<Arc<Encryption>>, String> {
+        load(config, Settings { allows_kms_v1: true, ..Settings::default() })
     }
 
     fn resource(&self, type_name: &TypeName) -> Option<ResourceEncryption> {
@@ -52,6 +54,13 @@ impl StoredEncryption {
         let (group, resource) = group_and_resource(type_name);
         Some(configured.for_resource(group, resource))
     }
+}
+
+fn load(config: Option<&Path>, settings: Settings) -> Result<Option<Arc<Encryption>>, String> {
+    let Some(path) = config else { return Ok(None) };
+    let text = reload::read_file(path)?;
+    let encryption = Encryption::load(&text, settings).map_err(|error| error.to_string())?;
+    Ok(Some(Arc::new(encryption)))
 }
 
 /// The resource of a type, as a configuration names it.

@@ -90,6 +90,8 @@ pub const UNREADABLE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 pub const STORAGE_PROBE_INTERVAL: Duration = Duration::from_millis(200);
 /// How long a health check waits for the storage: as long as the reference's `--etcd-healthcheck-timeout`.
 pub const STORAGE_PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long /metrics waits for the size of a database of etcd; the reference's value.
+pub const ETCD_STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 /// Objects that cannot be read which a health check names.
 pub const UNREADABLE_GUARDS_LISTED: usize = 100;
 /// How long the acceptor may take to notice that it is paused; then the listening socket is closed.
@@ -249,6 +251,8 @@ pub const IMPORT_CONCURRENCY: usize = 8;
 pub const IMPORT_RESPONSE_BYTES: usize = 16 << 20;
 /// Attempts of `import` to write an object that others change.
 pub const IMPORT_CONFLICTS: u32 = 5;
+/// How long a request waits until this server serves a kind that another server has established.
+pub const DEFINITION_WAIT: Duration = Duration::from_secs(5);
 /// How long `import` waits until a CustomResourceDefinition is established.
 pub const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often it looks.
@@ -346,6 +350,10 @@ pub const DELETIONS_IN_FLIGHT: usize = 32;
 pub const MIGRATE_PAGE_OBJECTS: usize = 250;
 /// Objects of one resource that `migrate` names because they could not be rewritten; all are counted.
 pub const MIGRATE_REPORTED_FAILURES: usize = 10;
+/// Objects that `copy` writes to etcd at once: enough to share its syncs.
+pub const COPY_WRITES_IN_FLIGHT: usize = 64;
+/// Places of keys that belong to no resource and that `copy` names; further ones are only counted.
+pub const COPY_FOREIGN_FOLDERS: usize = 100;
 /// Objects that a storage version migration rewrites at once.
 pub const MIGRATIONS_IN_FLIGHT: usize = 16;
 /// Reports about used legacy tokens that wait to be written.
@@ -510,3 +518,10 @@ pub const HEAVY_RUNNING_PER_USER: usize = 2;
 pub const HEAVY_METRICS_BYTES: usize = 512 << 10;
 /// Larger objects are indented, or turned into YAML, as the client reads them; YAML on another thread.
 pub const STREAMED_OBJECT_BYTES: usize = 64 << 10;
+/// How often a start tries to repair the records of node ports and cluster IPs that servers share, while etcd does not answer, and the
+/// pause between.
+pub const START_REPAIR_ATTEMPTS: u32 = 10;
+/// See [`START_REPAIR_ATTEMPTS`].
+pub const START_REPAIR_PAUSE: Duration = Duration::from_secs(1);
+/// Events about node ports of one check of all Services; the rest is logged.
+pub const PORT_REPAIR_EVENTS: usize = 100;

@@ -13,6 +13,7 @@ pub mod connections;
 pub mod controllers;
 pub mod conversion;
 pub mod encryption;
+pub mod etcd;
 pub mod features;
 pub mod flowcontrol;
 pub mod heavy_work;
@@ -28,12 +29,14 @@ pub mod service_account_tokens;
 pub mod slis;
 pub mod watches;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_api::release::Release;
 use pilothouse_types::clock::Timestamp;
+use prometheus::core::{Collector as _, MetricVec, MetricVecBuilder};
 use prometheus::{Encoder as _, IntCounter, IntGauge, IntGaugeVec, Registry, TextEncoder};
 
 use self::admission_webhooks::AdmissionWebhooks;
@@ -45,6 +48,7 @@ use self::connections::ConnectionMetrics;
 use self::controllers::ControllerMetrics;
 use self::conversion::Conversions;
 use self::encryption::EncryptionMetrics;
+use self::etcd::EtcdMetrics;
 use self::flowcontrol::FlowControlMetrics;
 use self::heavy_work::HeavyWorkMetrics;
 use self::log_lines::LogLines;
@@ -64,8 +68,6 @@ const SECONDS: [f64; 23] = [
     20.0, 30.0, 45.0, 60.0,
 ];
 const COMPONENT: &str = "apiserver";
-/// The label of the store: the reference's name for its first one.
-const STORE: &str = "etcd-0";
 
 /// All metrics. One per server, shared by all its threads.
 pub struct Metrics {
@@ -117,12 +119,16 @@ pub struct Metrics {
     pub space_level: IntGauge,
     /// Encryption at rest.
     pub encryption: EncryptionMetrics,
+    /// Traffic with etcd.
+    pub etcd: EtcdMetrics,
     /// Scheduled backups.
     pub backups: backups::BackupMetrics,
     features: Vec<features::Enabled>,
     stored_bytes: IntGaugeVec,
     /// The file of the store, if it has one.
     store_file: Option<PathBuf>,
+    /// Whether objects are in etcd, whose sizes and counts others set.
+    is_in_etcd: bool,
     page_bytes: AtomicUsize,
 }
 
@@ -137,6 +143,12 @@ impl Metrics {
     #[must_use]
     pub fn with_store_file(self, store_file: Option<PathBuf>) -> Metrics {
         Metrics { store_file, ..self }
+    }
+
+    /// The same, for objects in etcd or not.
+    #[must_use]
+    pub fn with_etcd(self, is_in_etcd: bool) -> Metrics {
+        Metrics { is_in_etcd, ..self }
     }
 
     /// The same, with the build information.
@@ -166,15 +178,17 @@ impl Metrics {
             )?,
             stored_bytes: registry.gauges(
                 "apiserver_storage_size_bytes",
-                "Size of the file of the store, in bytes; 0 if it has none.",
+                "Size of the file of the store, or of the database of etcd, in bytes; 0 if there is none.",
                 &["storage_cluster_id"],
             )?,
             store_file: None,
+            is_in_etcd: false,
             space_level: registry.gauge(
                 "pilothouse_storage_space_level",
                 "Space that the store has left: 0 enough, 1 little, 2 none, so that writes that let it grow are refused.",
             )?,
             encryption: EncryptionMetrics::new(&registry)?,
+            etcd: EtcdMetrics::new(&registry)?,
             backups: backups::BackupMetrics::new(&registry)?,
             memory: MemoryMetrics::new(&registry)?,
             page_bytes: AtomicUsize::new(0),
@@ -223,14 +237,31 @@ impl Metrics {
         self.mismatches.iter().for_each(|counter| counter.inc_by(mismatches));
     }
 
+    /// Whether the objects of this server are in etcd.
+    pub fn is_in_etcd(&self) -> bool {
+        self.is_in_etcd
+    }
+
+    /// The size of a store: `None` if it does not tell, and then it has no series, as in the reference.
+    pub fn set_stored_bytes(&self, store: usize, bytes: Option<i64>) {
+        // The reference's name of a store.
+        let label = format!("etcd-{store}");
+        match bytes {
+            Some(bytes) => self.stored_bytes.with_label_values(&[&label]).set(bytes),
+            // It may not be there.
+            None => drop(self.stored_bytes.remove_label_values(&[&label])),
+        }
+    }
+
     /// All metrics in the Prometheus text format.
     pub fn text(&self) -> Result<Vec<u8>> {
         self.process.update();
         self.log_lines.update();
-        let size =
-            self.store_file.as_ref().and_then(|file| std::fs::metadata(file).ok()).map(|file| file.len());
-        let size = i64::try_from(size.unwrap_or(0)).unwrap_or(i64::MAX);
-        self.stored_bytes.with_label_values(&[STORE]).set(size);
+        if !self.is_in_etcd {
+            let file = self.store_file.as_ref().and_then(|file| std::fs::metadata(file).ok());
+            let size = file.map_or(0, |file| i64::try_from(file.len()).unwrap_or(i64::MAX));
+            self.set_stored_bytes(0, Some(size));
+        }
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         features::write(&self.features, &mut text);
@@ -242,5 +273,15 @@ impl Metrics {
     /// The size of the page when it was last written.
     pub fn page_bytes(&self) -> usize {
         self.page_bytes.load(Ordering::Relaxed)
+    }
+}
+
+/// Removes the series of resources that no longer exist.
+pub fn remove_stale<T: MetricVecBuilder>(metric: &MetricVec<T>, existing: &BTreeSet<&str>) {
+    let labels = metric.collect();
+    let labels = labels.iter().flat_map(|family| family.get_metric()).flat_map(|sample| sample.get_label());
+    for label in labels.filter(|label| !existing.contains(label.value())) {
+        // A concurrent request may have removed it already.
+        let _gone = metric.remove_label_values(&[label.value()]);
     }
 }

@@ -21,6 +21,7 @@ mod files;
 pub(crate) mod host;
 mod kubeconfig;
 pub(crate) mod random;
+mod shared_keys;
 pub(crate) mod signatures;
 pub mod signers;
 pub mod signing;
@@ -42,6 +43,7 @@ pub(crate) use host::url;
 use pilothouse_apimachinery::well_known;
 use pilothouse_apimachinery::well_known::SERVER_NAME;
 use pilothouse_types::clock::Clock;
+pub use shared_keys::{SharedKeys, share};
 pub use token_keys::TokenKeys;
 
 /// An error about a key, a certificate or its file.

@@ -4,6 +4,7 @@
 
 pub mod application;
 mod assembly;
+pub(crate) mod defined_type;
 mod handle;
 mod lifecycle;
 
@@ -53,7 +54,7 @@ impl Server {
         let listen_error = |source| StartError::Listen { address: requested, source };
         let listener = listener::bind(requested).map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
-        let lock = config.storage.data_dir.as_deref().map(lock).transpose()?;
+        let lock = config.storage.data_dir.as_deref().map(DirectoryLock::take).transpose()?;
         for warning in &config.warnings {
             tracing::warn!("{warning}");
         }
@@ -85,22 +86,52 @@ impl Server {
     }
 }
 
-/// Locks the data directory for this process, for as long as the returned file is open.
-fn lock(directory: &Path) -> Result<File, StartError> {
-    let path = directory.display().to_string();
-    let directory_error = |source| StartError::DataDirectory { path: path.clone(), source };
-    // The directory holds Secrets and keys: other users of this host must not read it.
-    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(directory_error)?;
-    let file = File::options()
-        .mode(0o600)
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(directory.join("lock"))
-        .map_err(directory_error)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(std::fs::TryLockError::WouldBlock) => Err(StartError::Locked(path)),
-        Err(std::fs::TryLockError::Error(source)) => Err(directory_error(source)),
+/// A data directory belongs to this process until this is dropped.
+struct DirectoryLock(File);
+
+impl DirectoryLock {
+    fn take(directory: &Path) -> Result<DirectoryLock, StartError> {
+        let path = directory.display().to_string();
+        let directory_error = |source| StartError::DataDirectory { path: path.clone(), source };
+        // The directory holds Secrets and keys: other users of this host must not read it.
+        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(directory_error)?;
+        let file = File::options()
+            .mode(0o600)
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(directory.join("lock"))
+            .map_err(directory_error)?;
+        match file.try_lock() {
+            Ok(()) => Ok(DirectoryLock(file)),
+            Err(std::fs::TryLockError::WouldBlock) => Err(StartError::Locked(path)),
+            Err(std::fs::TryLockError::Error(source)) => Err(directory_error(source)),
+        }
+    }
+}
+
+impl Drop for DirectoryLock {
+    /// To close the file is not enough: a child that another thread of this process is starting has a copy of it until it runs its
+    /// program, and with it the lock.
+    fn drop(&mut self) {
+        if let Err(error) = self.0.unlock() {
+            tracing::warn!(%error, "the data directory cannot be unlocked");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lock_ends_although_a_child_has_a_copy_of_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let lock = DirectoryLock::take(directory.path()).unwrap();
+        let copy = lock.0.try_clone().unwrap();
+        assert!(matches!(DirectoryLock::take(directory.path()), Err(StartError::Locked(_))));
+        drop(lock);
+        drop(DirectoryLock::take(directory.path()).unwrap());
+        drop(copy);
     }
 }

@@ -16,7 +16,7 @@ use actix::{
 use pilothouse_types::clock::Clock;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::memory::MemoryBudget;
-use pilothouse_types::object::{Revision, TypeName};
+use pilothouse_types::object::TypeName;
 use tokio::sync::{oneshot, watch};
 
 use crate::archive::{Archive, ArchiveReader};
@@ -36,7 +36,7 @@ use crate::shared_log::messages::FollowStatus;
 use crate::shared_log::type_changes::TypeChanges;
 use crate::space::{Space, SpaceLimits};
 use crate::storage_health::StorageHealth;
-use crate::store::{self, OrderSource, Retired, Store, StoreDeps};
+use crate::store::{self, OrderSource, OrderSources, Retired, Store, StoreDeps, TypeOrder};
 use crate::trim_queue::TrimQueue;
 use crate::window::{Extent, WindowBounds};
 use crate::write_limiter::WriteLimiter;
@@ -125,6 +125,8 @@ pub struct Stores {
     pub directory: Addr<Directory>,
     /// What health checks ask.
     pub health: StorageHealth,
+    /// What gives the writes of each type their order.
+    pub(crate) orders: OrderSources,
     /// Where types of a shared log are added and removed; `None` if there is no such log.
     pub type_changes: Option<TypeChanges>,
     /// Where broadcasters add their notifiers.
@@ -150,17 +152,22 @@ pub struct Stores {
 impl Stores {
     /// The committer, if the log is one that only this server writes.
     pub fn committer(&self) -> Option<&Addr<Committer>> {
-        match &self.health {
-            StorageHealth::Log(committer) => Some(committer),
-            StorageHealth::Shared(..) => None,
-        }
+        self.orders.committer()
     }
 
-    /// How far the log was followed, if it is shared.
+    /// How far the log was followed, if it is shared: that of all types without one of their own.
     pub fn follow_status(&self) -> Option<watch::Receiver<FollowStatus>> {
         match &self.health {
             StorageHealth::Log(_) => None,
             StorageHealth::Shared(_, status) => Some(status.clone()),
+        }
+    }
+
+    /// How far the log of a type was followed, if it is shared.
+    pub fn follow_status_of(&self, type_name: &TypeName) -> Option<watch::Receiver<FollowStatus>> {
+        match &self.orders.for_type(type_name).source {
+            OrderSource::Log(_) => None,
+            OrderSource::Shared(source) => Some(source.status.clone()),
         }
     }
 }
@@ -207,11 +214,12 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
         history: options.history,
         housekeeping_interval: options.housekeeping_interval,
     };
+    let order = TypeOrder { source: OrderSource::Log(committer.clone()), first_revision };
+    let orders = OrderSources::new(order, HashMap::new());
     let directory = Directory::start_from(DirectoryParts {
         states: recovered.types,
-        first_revision,
         archive,
-        order: OrderSource::Log(committer.clone()),
+        orders: orders.clone(),
         committer_thread: Some(committer_thread),
         store_threads: options.store_threads,
         window_bounds: options.window_bounds,
@@ -220,6 +228,7 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
     Ok(Stores {
         directory,
         health: StorageHealth::Log(committer),
+        orders,
         type_changes: None,
         notifiers,
         fatal,
@@ -237,12 +246,10 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
 pub(crate) struct DirectoryParts {
     /// The types that have objects or a history.
     pub(crate) states: BTreeMap<TypeName, State>,
-    /// The revision of types without writes.
-    pub(crate) first_revision: Revision,
     /// Reads history that does not fit into memory.
     pub(crate) archive: Option<Arc<dyn Archive>>,
-    /// What gives writes their order.
-    pub(crate) order: OrderSource,
+    /// What gives the writes of each type their order.
+    pub(crate) orders: OrderSources,
     /// The thread of the committer, if there is one.
     pub(crate) committer_thread: Option<Arbiter>,
     /// The number of threads that stores share.
@@ -265,11 +272,9 @@ pub struct Directory {
     /// The committer's thread; `None` once the server ends.
     committer_thread: Option<Arbiter>,
     window_bounds: WindowBounds,
-    /// The revision of types without writes.
-    first_revision: Revision,
     /// Reads history that does not fit into memory.
     archive: Option<Arc<dyn Archive>>,
-    order: OrderSource,
+    orders: OrderSources,
     deps: StoreDeps,
 }
 
@@ -284,9 +289,8 @@ impl Directory {
             threads: threads.collect::<io::Result<_>>()?,
             committer_thread: parts.committer_thread,
             window_bounds: parts.window_bounds,
-            first_revision: parts.first_revision,
             archive: parts.archive,
-            order: parts.order,
+            orders: parts.orders,
             deps: parts.deps,
         };
         Ok(directory.start())
@@ -299,17 +303,18 @@ impl Directory {
         // Round robin in the order of first use, which mixes busy and quiet types.
         let index = self.running.len().checked_rem(self.threads.len()).ok_or(StoreError::Unavailable)?;
         let thread = self.threads.get(index).ok_or(StoreError::Unavailable)?;
+        let TypeOrder { source, first_revision } = self.orders.for_type(type_name).clone();
         let state = self.idle.remove(type_name).or_else(|| self.released.remove(type_name));
         let state = state.unwrap_or_else(|| {
             let archive_reader = self
                 .archive
                 .as_ref()
                 .map(|archive| ArchiveReader::new(Arc::clone(archive), type_name.clone()));
-            State::empty(self.first_revision, &self.window_bounds, archive_reader)
+            State::empty(first_revision, &self.window_bounds, archive_reader)
         });
-        let (name, order, deps) = (type_name.clone(), self.order.clone(), self.deps.clone());
+        let (name, deps) = (type_name.clone(), self.deps.clone());
         let store =
-            Store::start_in_arbiter(&thread.handle(), move |ctx| Store::new(name, state, order, deps, ctx));
+            Store::start_in_arbiter(&thread.handle(), move |ctx| Store::new(name, state, source, deps, ctx));
         self.running.insert(type_name.clone(), store.clone());
         Ok(store)
     }
@@ -411,18 +416,18 @@ impl Handler<Stop> for Directory {
     type Result = ResponseFuture<Result<(), StoreError>>;
 
     fn handle(&mut self, _: Stop, _: &mut Self::Context) -> Self::Result {
-        let order = self.order.clone();
+        let committer = self.orders.committer().cloned();
         let stores: Vec<Addr<Store>> = self.running.drain().map(|(_, store)| store).collect();
         let threads = std::mem::take(&mut self.threads);
         let committer_thread = self.committer_thread.take();
         self.idle.clear();
         self.released.clear();
         Box::pin(async move {
-            let closed = match order {
-                OrderSource::Log(committer) => {
+            let closed = match committer {
+                Some(committer) => {
                     committer.send(committer::Stop).await.unwrap_or(Err(StoreError::Unavailable))
                 }
-                OrderSource::Shared(..) => Ok(()),
+                None => Ok(()),
             };
             // The committer has notified the stores of their last writes before it answered; a store handles this message after
             // those.

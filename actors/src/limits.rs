@@ -134,8 +134,14 @@ pub const LONGEST_PAUSE: Duration = Duration::from_millis(10);
 pub const BROADCASTER_MAILBOX: usize = 1_024;
 /// Commands that may wait for an authenticator or authorizer.
 pub const AUTH_MAILBOX: usize = 1_024;
-/// Commands that may wait for the port allocator. Each carries the permit of a write.
+/// Commands that may wait for an allocator of ports or addresses. Each carries the permit of a write.
 pub const PORTS_MAILBOX: usize = 1_024;
+/// Commands that may wait while a record is written which servers share. Each carries the permit of a write; further ones get a 429.
+pub const RANGE_COMMANDS_WAITING: usize = 4_096;
+/// Commands that are decided together, so that no write of the record takes long; the rest waits for the next one.
+pub const RANGE_ROUND_COMMANDS: usize = 256;
+/// How often they are decided again because another server has changed the record. Each time another server has got something done.
+pub const RANGE_ROUND_ATTEMPTS: usize = 32;
 /// Commands that may wait for a batcher. Each carries the permit of a write.
 pub const BATCHER_MAILBOX: usize = 1_024;
 /// Items of one round, so that none takes long; the rest forms the next round.
@@ -174,8 +180,10 @@ pub const TYPE_CHANGES_WAITING: usize = 64;
 pub const BARRIER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of changes that wait while the objects of their type are read. With more, the objects are read again.
 pub const LOADING_BYTES: usize = 16 << 20;
-/// Bytes of changes of a shared log that stores may not have applied yet. Above that, the log is followed no further, and it keeps the
-/// rest.
+/// Bytes of changes of a shared log that are held until they are decoded, or that stores may not have applied yet. Above that, the log
+/// is followed no further, and it keeps the rest.
 pub const UNAPPLIED_BYTES: usize = 64 << 20;
+/// Objects of a shared log that are decoded together at the start. With more, all processors decode them.
+pub const DECODED_TOGETHER: usize = 4096;
 /// How long to wait before a shared log is followed again, when it could not be.
 pub const FOLLOW_PAUSE: Duration = Duration::from_millis(250);

@@ -2,7 +2,8 @@
 //!
 //! One per server: every writer of a Service allocates its ports here first, so two writers never get the same port, whichever
 //! worker they run on.
-//! It keeps nothing on disk: the stored Services contain their ports, and it is rebuilt from them at the start.
+//! It keeps nothing on disk: the stored Services contain their ports, and it is rebuilt from them at the start. Where several servers share
+//! the store, [`range_allocator`](crate::range_allocator) takes its place.
 //!
 //! Commands are answered in order. A port becomes free when its owner returns it, and only its owner can.
 
@@ -89,6 +90,11 @@ pub struct ReleasePorts {
 #[rtype(result = "BTreeMap<u16, Key>")]
 pub struct ListOwners;
 
+/// The size of the lower band of a range of so many ports.
+pub fn lower_band(size: u32) -> u32 {
+    if size <= LOWER_BAND_MIN { 0 } else { (size / LOWER_BAND_DIVISOR).clamp(LOWER_BAND_MIN, LOWER_BAND_MAX) }
+}
+
 /// The ports of a range and their owners.
 #[derive(Debug)]
 pub struct PortPool {
@@ -161,11 +167,7 @@ impl PortPool {
     /// Searches the upper band first and then the lower one, which is reserved for explicit choices.
     fn search(&self, random: u32) -> Option<u16> {
         let size = u32::from(self.last - self.first) + 1;
-        let lower = if size <= LOWER_BAND_MIN {
-            0
-        } else {
-            (size / LOWER_BAND_DIVISOR).clamp(LOWER_BAND_MIN, LOWER_BAND_MAX)
-        };
+        let lower = lower_band(size);
         let search_band = |from: u32, count: u32| {
             let start = from + random.checked_rem(count)?;
             self.next_free(start, from + count).or_else(|| self.next_free(from, start))

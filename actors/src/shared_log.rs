@@ -5,18 +5,22 @@
 //! arrives in order, like the changes of all other servers. `store/shared_order.rs` is what a store makes of that, and
 //! `shared_storage.rs` starts stores over such a log.
 
+pub mod decoding;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
 pub mod messages;
+pub mod scope;
 pub mod type_changes;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::BoxStream;
 use pilothouse_types::error::StoreError;
-use pilothouse_types::object::{Draft, EncryptionKeyId, Key, Object, Revision, TypeName, UnreadableReason};
+use pilothouse_types::object::{Draft, EncryptionKeyId, Key, Revision, TypeName, UnreadableReason};
+use tokio::time::timeout;
 
 /// The log. Its revisions count the changes of all types and of foreign keys, so those of one type have holes.
 pub trait SharedLog: Send + Sync + 'static {
@@ -37,11 +41,31 @@ pub trait SharedLog: Send + Sync + 'static {
     /// The revision of the log at some moment of this call: no write that was answered before the call is newer.
     fn current_revision(&self) -> BoxFuture<'static, Result<Revision, SharedLogError>>;
 
+    /// The same for a health check, which waits no longer than this, however long other questions wait.
+    fn probe(&self, patience: Duration) -> BoxFuture<'static, Result<Revision, SharedLogError>> {
+        let revision = self.current_revision();
+        async move {
+            let silent = || SharedLogError::Unavailable(format!("no answer within {patience:?}").into());
+            timeout(patience, revision).await.unwrap_or_else(|_| Err(silent()))
+        }
+        .boxed()
+    }
+
     /// Tries to write.
     fn propose(&self, proposal: Proposal) -> BoxFuture<'static, ProposalOutcome>;
 
-    /// What a value of the log means.
+    /// What a value of the log means. The thread of the caller decodes it.
     fn decode(&self, type_name: &TypeName, key: &Key, value: &Bytes) -> Result<Decoded, UnreadableReason>;
+
+    /// Whether decoding a value may have to wait for a service, such as the KMS plugin that has its key.
+    fn may_wait(&self, value: &[u8]) -> bool;
+
+    /// What values of a type mean, in their order. Other threads decode them. Where a service does not answer, it is asked until it does.
+    fn decode_all(
+        &self,
+        type_name: &TypeName,
+        values: Vec<(Key, Bytes)>,
+    ) -> BoxFuture<'static, Vec<Result<Decoded, UnreadableReason>>>;
 }
 
 /// All objects of a log at one revision.
@@ -181,20 +205,6 @@ pub enum FollowError {
     /// The log is older than it was: it was restored from a backup.
     #[error("the revision of the shared log went back to {0}")]
     WentBack(Revision),
-}
-
-/// The object of a stored form.
-pub fn decode_object(
-    log: &dyn SharedLog,
-    type_name: &TypeName,
-    key: Key,
-    value: &Bytes,
-    revision: Revision,
-) -> Object {
-    match log.decode(type_name, &key, value) {
-        Ok(Decoded { draft, key_id }) => Object::new(draft, revision).with_encryption(key_id),
-        Err(reason) => Object::unreadable(key, revision, reason),
-    }
 }
 
 impl From<SharedLogError> for StoreError {

@@ -1,13 +1,13 @@
 //! Whether writes can succeed, for health checks.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix::Addr;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::committer::{Check, Committer};
-use crate::limits::BARRIER_TIMEOUT;
 use crate::shared_log::SharedLog;
 use crate::shared_log::messages::FollowStatus;
 
@@ -21,19 +21,19 @@ pub enum StorageHealth {
 }
 
 impl StorageHealth {
-    /// Why writes cannot succeed, if they cannot. Takes as long as the storage does.
-    pub async fn check(&self) -> Result<(), String> {
+    /// Why writes cannot succeed, if they cannot. A shared log may take so long; the log of this server takes as long as it does.
+    pub async fn check(&self, patience: Duration) -> Result<(), String> {
         match self {
             StorageHealth::Log(committer) => match committer.send(Check).await {
                 Ok(answer) => answer.map(drop).map_err(|error| error.to_string()),
                 Err(error) => Err(error.to_string()),
             },
             StorageHealth::Shared(log, status) => {
-                let newest = log.current_revision().await.map_err(|error| error.to_string())?;
+                let newest = log.probe(patience).await.map_err(|error| error.to_string())?;
                 // Else writes would not become visible.
                 let mut status = status.clone();
                 let is_over = |status: &FollowStatus| status.seen >= newest || status.disconnected.is_some();
-                let followed = timeout(BARRIER_TIMEOUT, status.wait_for(is_over)).await;
+                let followed = timeout(patience, status.wait_for(is_over)).await;
                 match followed {
                     Ok(Ok(status)) if status.seen >= newest => Ok(()),
                     Ok(Ok(status)) => Err(status.disconnected.iter().map(ToString::to_string).collect()),

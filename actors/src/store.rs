@@ -19,12 +19,13 @@ mod type_state;
 pub mod write_turns;
 mod writes;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::{Actor, Addr, AsyncContext, Context, Response};
 use pilothouse_types::error::StoreError;
-use pilothouse_types::object::{Key, TypeName};
+use pilothouse_types::object::{Key, Revision, TypeName};
 use tokio::sync::oneshot;
 
 use self::log_order::LogOrder;
@@ -80,6 +81,41 @@ pub enum OrderSource {
     Log(Addr<Committer>),
     /// A log that it shares with others.
     Shared(SharedOrderSource),
+}
+
+/// What gives the writes of each type their order. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct OrderSources {
+    default: TypeOrder,
+    /// The types with another one.
+    by_type: Arc<HashMap<TypeName, TypeOrder>>,
+}
+
+/// What gives the writes of a type their order, and the revision of a type without writes. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct TypeOrder {
+    pub(crate) source: OrderSource,
+    pub(crate) first_revision: Revision,
+}
+
+impl OrderSources {
+    /// The same for all types but these.
+    pub(crate) fn new(default: TypeOrder, by_type: HashMap<TypeName, TypeOrder>) -> OrderSources {
+        OrderSources { default, by_type: Arc::new(by_type) }
+    }
+
+    /// That of a type.
+    pub(crate) fn for_type(&self, type_name: &TypeName) -> &TypeOrder {
+        self.by_type.get(type_name).unwrap_or(&self.default)
+    }
+
+    /// The committer, if the log is one that only this server writes.
+    pub(crate) fn committer(&self) -> Option<&Addr<Committer>> {
+        match &self.default.source {
+            OrderSource::Log(committer) => Some(committer),
+            OrderSource::Shared(_) => None,
+        }
+    }
 }
 
 /// The writes of a type on their way.
@@ -168,11 +204,14 @@ impl Store {
             Order::Shared(order) => order,
         };
         let (reply, receiver) = oneshot::channel();
-        order.read_latest(Box::new(move |state| {
-            // The reader may be gone.
-            let _gone = reply.send(state.and_then(read));
-            drop(permit);
-        }));
+        order.read_latest(
+            &self.state,
+            Box::new(move |state| {
+                // The reader may be gone.
+                let _gone = reply.send(state.and_then(read));
+                drop(permit);
+            }),
+        );
         Response::fut(async move { receiver.await.unwrap_or(Err(StoreError::Unavailable)) })
     }
 
@@ -188,15 +227,18 @@ impl Store {
             Order::Log(order) => waiter.answer(Ok(order.base_state(&self.state, key, turn))),
             Order::Shared(order) => {
                 let key = key.clone();
-                order.read_latest(Box::new(move |state| {
-                    let base = |state: &TypeState| BaseState {
-                        object: state.lookup(&key),
-                        is_durable: true,
-                        rollbacks: 0,
-                        turn,
-                    };
-                    waiter.answer(state.map(base));
-                }));
+                order.read_latest(
+                    &self.state,
+                    Box::new(move |state| {
+                        let base = |state: &TypeState| BaseState {
+                            object: state.lookup(&key),
+                            is_durable: true,
+                            rollbacks: 0,
+                            turn,
+                        };
+                        waiter.answer(state.map(base));
+                    }),
+                );
             }
         }
     }
@@ -209,7 +251,7 @@ impl Actor for Store {
         ctx.set_mailbox_capacity(STORE_MAILBOX);
         ctx.run_interval(self.state.deps.housekeeping_interval, |store, _| {
             if let Order::Shared(order) = &store.order {
-                order.ask_for_progress();
+                order.ask_for_progress(&store.state);
             }
             let state = &store.state;
             state.expire(state.deps.clock.now());

@@ -44,8 +44,8 @@ pub type LatestRevisions = [Option<Revision>; KINDS];
 /// Reads the objects. Shared by all verifiers and workers.
 pub struct TokenObjects {
     directory: Addr<Directory>,
-    /// How far the log was followed, if it is shared.
-    follow_status: Option<watch::Receiver<FollowStatus>>,
+    /// How far the logs were followed, if they are shared.
+    follow_statuses: [Option<watch::Receiver<FollowStatus>>; KINDS],
     /// Known stores: they live as long as the server.
     handles: [OnceLock<StoreHandle>; KINDS],
     /// Bounds the concurrent lookups of unauthenticated clients.
@@ -62,7 +62,7 @@ impl TokenObjects {
     pub fn new(stores: &Stores) -> TokenObjects {
         TokenObjects {
             directory: stores.directory.clone(),
-            follow_status: stores.follow_status(),
+            follow_statuses: STORES.map(|name| stores.follow_status_of(&TypeName::new(name))),
             handles: Default::default(),
             lookup_slots: Semaphore::new(TOKEN_LOOKUPS),
         }
@@ -70,8 +70,8 @@ impl TokenObjects {
 
     /// The newest revision of each type; `None` as long as this server does not learn what others change.
     pub fn latest_revisions(&self) -> LatestRevisions {
-        let is_cut_off =
-            self.follow_status.as_ref().is_some_and(|status| status.borrow().disconnected.is_some());
+        let mut statuses = self.follow_statuses.iter().flatten();
+        let is_cut_off = statuses.any(|status| status.borrow().disconnected.is_some());
         if is_cut_off {
             return LatestRevisions::default();
         }

@@ -1,15 +1,17 @@
 //! How the cluster finds this server: the default ServiceCIDR, and the `kubernetes` service.
 
+mod endpoints;
+
 use std::net::IpAddr;
 
 use pilothouse_api::catalog::Catalog;
-use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::status::Result;
 use pilothouse_apimachinery::well_known::NETWORKING_GROUP;
-use pilothouse_etcd_log::EndpointLeases;
 use pilothouse_kinds::services::addresses::AddressRange;
 use serde_json::Value as Json;
 use serde_json::json;
 
+pub use self::endpoints::{EndpointReconciler, OwnEndpoint};
 use super::{ObjectAddress, OwnClient, Verb};
 use crate::registry::Backend;
 
@@ -23,25 +25,8 @@ pub const KUBERNETES: &str = "kubernetes";
 pub struct KubernetesService {
     /// The ranges of cluster IPs.
     pub ranges: Vec<AddressRange>,
-    /// The address that others can reach, if there is one.
-    pub address: Option<IpAddr>,
-    /// The port that the server listens on.
-    pub port: u16,
-    /// By which servers that share a store know of each other.
-    pub leases: Option<EndpointLeases>,
-}
-
-impl KubernetesService {
-    /// The addresses of all servers, in order: of this one alone, if it shares the store with nobody.
-    async fn addresses(&self) -> Result<Vec<IpAddr>> {
-        let Some(leases) = &self.leases else { return Ok(self.address.into_iter().collect()) };
-        let addresses = leases.renew().await.map_err(|error| Status::unavailable(error.to_string()))?;
-        let mut addresses: Vec<IpAddr> =
-            addresses.iter().filter_map(|address| address.parse().ok()).collect();
-        // As in the reference: by their text, and of one family, because a slice has one.
-        addresses.retain(|address| self.address.is_none_or(|own| own.is_ipv4() == address.is_ipv4()));
-        Ok(addresses)
-    }
+    /// This server among its endpoints.
+    pub endpoint: OwnEndpoint,
 }
 
 /// Creates the objects by which the cluster finds this server, and corrects existing ones. The first address of the first
@@ -54,12 +39,12 @@ pub async fn kubernetes(
     let client = OwnClient::new(backend, catalog);
     let result =
         ensure_service_cidr(&client, service_config).await.and(ensure_service(&client, service_config).await);
-    let addresses = service_config.addresses().await?;
-    if addresses.is_empty() {
-        return result;
-    }
-    let endpoints = ensure_endpoints(&client, &addresses, service_config.port).await;
-    result.and(endpoints).and(ensure_endpoint_slice(&client, &addresses, service_config.port).await)
+    result.and(service_config.endpoint.reconcile(&client).await)
+}
+
+/// Takes this server out of the endpoints, because it ends.
+pub async fn leave(backend: &Backend, catalog: &Catalog, service_config: &KubernetesService) -> Result<()> {
+    service_config.endpoint.leave(&OwnClient::new(backend, catalog)).await
 }
 
 async fn ensure_service(client: &OwnClient<'_>, service_config: &KubernetesService) -> Result<()> {
@@ -67,28 +52,7 @@ async fn ensure_service(client: &OwnClient<'_>, service_config: &KubernetesServi
         ObjectAddress { group: "", resource: "services", namespace: "default", name: KUBERNETES };
     if client.serves(object_address) && client.find(object_address).await?.is_none() {
         let address = service_config.ranges.first().and_then(|range| range.address_at(0));
-        client.create(object_address, &service(address, service_config.port)).await?;
-    }
-    Ok(())
-}
-
-async fn ensure_endpoints(client: &OwnClient<'_>, addresses: &[IpAddr], port: u16) -> Result<()> {
-    let object_address =
-        ObjectAddress { group: "", resource: "endpoints", namespace: "default", name: KUBERNETES };
-    if client.serves(object_address) {
-        client.restore(object_address, &endpoints(addresses, port), "subsets").await
-    } else {
-        Ok(())
-    }
-}
-
-async fn ensure_endpoint_slice(client: &OwnClient<'_>, addresses: &[IpAddr], port: u16) -> Result<()> {
-    let (group, resource) = ("discovery.k8s.io", "endpointslices");
-    let object_address = ObjectAddress { group, resource, namespace: "default", name: KUBERNETES };
-    if client.serves(object_address) {
-        let slice = slice(addresses, port);
-        client.restore(object_address, &slice, "endpoints").await?;
-        client.restore(object_address, &slice, "ports").await?;
+        client.create(object_address, &service(address, service_config.endpoint.port())).await?;
     }
     Ok(())
 }
@@ -138,26 +102,4 @@ fn service(address: Option<IpAddr>, port: u16) -> Json {
         "spec": {"clusterIP": address.map(|address| address.to_string()), "ipFamilyPolicy": "SingleStack",
             "sessionAffinity": "None", "type": "ClusterIP",
             "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": port}]}})
-}
-
-fn endpoints(addresses: &[IpAddr], port: u16) -> Json {
-    let addresses: Vec<Json> = addresses.iter().map(|address| json!({"ip": address.to_string()})).collect();
-    json!({"kind": "Endpoints", "apiVersion": "v1",
-        "metadata": {"name": KUBERNETES, "namespace": "default",
-            "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
-        "subsets": [{"addresses": addresses,
-            "ports": [{"name": "https", "port": port, "protocol": "TCP"}]}]})
-}
-
-fn slice(addresses: &[IpAddr], port: u16) -> Json {
-    let is_ipv4 = addresses.first().is_none_or(IpAddr::is_ipv4);
-    let endpoint =
-        |address: &IpAddr| json!({"addresses": [address.to_string()], "conditions": {"ready": true}});
-    let endpoints: Vec<Json> = addresses.iter().map(endpoint).collect();
-    json!({"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1",
-        "metadata": {"name": KUBERNETES, "namespace": "default",
-            "labels": {"kubernetes.io/service-name": KUBERNETES}},
-        "addressType": if is_ipv4 { "IPv4" } else { "IPv6" },
-        "endpoints": endpoints,
-        "ports": [{"name": "https", "port": port, "protocol": "TCP"}]})
 }

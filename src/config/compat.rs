@@ -20,7 +20,6 @@ const HEADING: &str = "Accepted for compatibility, without effect";
 const INEFFECTIVE: &[(&str, ValueKind)] = &[
     ("allow-metric-labels", Text),
     ("allow-metric-labels-manifest", Text),
-    ("apiserver-count", Text),
     ("contention-profiling", Bool),
     ("coordinated-leadership-lease-duration", Text),
     ("coordinated-leadership-renew-deadline", Text),
@@ -34,7 +33,6 @@ const INEFFECTIVE: &[(&str, ValueKind)] = &[
     ("emulation-forward-compatible", Bool),
     ("enable-garbage-collector", Bool),
     ("enable-logs-handler", Bool),
-    ("endpoint-reconciler-type", Text),
     ("kubelet-read-only-port", Text),
     ("kubernetes-service-node-port", Text),
     ("livez-grace-period", Text),
@@ -64,7 +62,6 @@ const INEFFECTIVE_RESTRICTIONS: &[(&str, &str)] = &[
     ("allow-metric-labels-manifest", "metrics have all values of their labels"),
     ("disabled-metrics", "all metrics are shown"),
     ("emulated-version", "features and kinds of later releases stay on"),
-    ("endpoint-reconciler-type", "the endpoints of this server are always written"),
     ("max-connection-bytes-per-sec", "connections are not throttled"),
 ];
 

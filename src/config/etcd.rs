@@ -14,6 +14,7 @@ use pilothouse_etcd_layout::prefix::EtcdPrefix;
 pub use self::access::{EtcdAccess, check_server};
 use super::values::{go_duration, non_empty_list};
 use super::{Backend, Config, ConfigError, Engine};
+use crate::limits::STORAGE_PROBE_TIMEOUT;
 
 /// The flags about etcd.
 #[derive(Args, Clone, Debug)]
@@ -31,13 +32,13 @@ pub struct EtcdFlags {
     /// How long the health check of etcd may take; 0 means 2s.
     #[arg(long, default_value = "2s", value_parser = go_duration, value_name = "DURATION")]
     pub etcd_healthcheck_timeout: Duration,
-    /// How long the readiness check of etcd may take.
+    /// How long the readiness check of etcd may take; 0 means 2s.
     #[arg(long, default_value = "2s", value_parser = go_duration, value_name = "DURATION")]
     pub etcd_readycheck_timeout: Duration,
     /// How often the objects of each resource are counted for metrics; 0 disables it.
     #[arg(long, default_value = "1m0s", value_parser = go_duration, value_name = "DURATION")]
     pub etcd_count_metric_poll_period: Duration,
-    /// How often etcd is asked for the size of its database, for metrics; 0 disables it.
+    /// How often the members of etcd are asked for the sizes of their databases, for metrics; 0 disables it.
     #[arg(long, default_value = "30s", value_parser = go_duration, value_name = "DURATION")]
     pub etcd_db_metric_poll_interval: Duration,
     /// How long new events may share the lease of an earlier one.
@@ -68,6 +69,19 @@ impl EtcdFlags {
     /// How long new events may share the lease of an earlier one.
     pub fn lease_reuse(&self) -> Duration {
         Duration::from_secs(self.lease_reuse_duration_seconds)
+    }
+
+    /// How long the checks `etcd` and `etcd-readiness` may take. As in the reference, zero means the default.
+    pub fn check_timeouts(&self) -> [Duration; 2] {
+        [self.etcd_healthcheck_timeout, self.etcd_readycheck_timeout].map(|timeout| match timeout {
+            Duration::ZERO => STORAGE_PROBE_TIMEOUT,
+            timeout => timeout,
+        })
+    }
+
+    /// How often something is done, unless it is turned off.
+    pub fn interval(duration: Duration) -> Option<Duration> {
+        Some(duration).filter(|duration| !duration.is_zero())
     }
 
     /// The settings of a client for [`EtcdFlags::servers`].

@@ -300,6 +300,13 @@ pub struct Api {
     /// Port range for services of type NodePort.
     #[arg(long, default_value = "30000-32767", value_name = "FIRST-LAST")]
     pub service_node_port_range: PortRange,
+    /// Who maintains the endpoints of the service kubernetes: the servers that are alive (lease), each server for itself, up to
+    /// --apiserver-count of them (master-count, deprecated), or none of them.
+    #[arg(long, default_value = "lease", value_enum, hide_possible_values = true, value_name = "TYPE")]
+    pub endpoint_reconciler_type: EndpointReconcilerType,
+    /// Number of servers, for --endpoint-reconciler-type=master-count. Deprecated.
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_name = "N")]
+    pub apiserver_count: i64,
     /// Admission plug-ins to enable in addition to the default ones.
     #[arg(long, value_delimiter = ',', value_name = "NAME,...")]
     pub enable_admission_plugins: Vec<String>,
@@ -324,6 +331,18 @@ pub struct Api {
     /// The release that /version reports.
     #[arg(skip)]
     pub release: Release,
+}
+
+/// Who maintains the endpoints of the service `kubernetes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EndpointReconcilerType {
+    /// The servers that are alive: each keeps a record under a lease. An empty text means this, as in kube-apiserver.
+    #[value(alias = "")]
+    Lease,
+    /// Each server adds itself, and removes others if there are more than `--apiserver-count`.
+    MasterCount,
+    /// Somebody else.
+    None,
 }
 
 /// Connections to kubelets, for logs, exec, port forwarding and proxies.

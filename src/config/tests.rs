@@ -138,6 +138,7 @@ fn invalid_flag_values_name_expected_values() {
         ("--authorization-mode=Nobody", "AlwaysDeny"),
         ("--service-node-port-range=9-1", "30000-32767"),
         ("--engine=floppy", "memory"),
+        ("--endpoint-reconciler-type=nobody", "master-count"),
     ] {
         let message = parse_error(line);
         assert!(message.contains(expected), "{line}: {message}");
@@ -154,6 +155,8 @@ fn inconsistent_flags_are_refused() {
         ("--authorization-mode=RBAC,RBAC", "more than once"),
         ("--request-timeout=0", "--request-timeout"),
         ("--workers=1000", "512"),
+        ("--apiserver-count=0", "--apiserver-count should be a positive number, but value '0' provided"),
+        ("--apiserver-count=-2", "value '-2' provided"),
         ("--max-requests-inflight=0 --max-mutating-requests-inflight=0", "must not both be 0"),
         ("--bind-address=0.0.0.0 --advertise-address=0.0.0.0", "reach"),
     ] {
@@ -174,6 +177,21 @@ fn help_is_grouped_by_topic() {
     }
     assert_eq!(parse("--help").unwrap_err().exit_code(), 0);
     assert!(parse_error("--version").contains(env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn endpoint_reconciler_is_one_of_three() {
+    for (line, expected) in [
+        ("", EndpointReconcilerType::Lease),
+        ("--endpoint-reconciler-type=", EndpointReconcilerType::Lease),
+        ("--endpoint-reconciler-type=lease", EndpointReconcilerType::Lease),
+        ("--endpoint-reconciler-type=master-count", EndpointReconcilerType::MasterCount),
+        ("--endpoint-reconciler-type=none", EndpointReconcilerType::None),
+    ] {
+        let config = parse(line).unwrap();
+        assert_eq!(config.api.endpoint_reconciler_type, expected, "{line}");
+        assert!(config.warnings.is_empty() && config.validate().is_ok(), "{line}: {:?}", config.warnings);
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
-//! The lease by which others know that this API server is alive. Only the storage version API needs it: without that, one process
-//! owns the store and nobody asks. Runs in every server with that API, whichever controllers are enabled.
+//! The lease by which others know that this API server is alive. Runs in every server that shares its store or publishes its storage
+//! versions, whichever controllers are enabled. Otherwise one process owns the store, and nobody asks.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -34,16 +35,16 @@ const BITS_PER_DIGIT: u32 = 5;
 /// The identity of this server among API servers.
 #[derive(Clone, Debug)]
 pub struct ServerIdentity {
-    /// The id of the server, the name of its lease. The same after a restart.
-    pub id: Rc<str>,
-    host: Rc<str>,
-    /// The holder of the lease: one process.
-    holder: Rc<str>,
+    /// The id of the server, the name of its lease. The same after a restart, and for all servers on a host: so they share the lease.
+    pub id: Arc<str>,
+    host: Arc<str>,
+    /// One process, which is the holder of a lease that it creates.
+    holder: Arc<str>,
 }
 
 impl ServerIdentity {
-    /// The identity of a server on this host.
-    pub fn new() -> ServerIdentity {
+    /// The identity of a process that serves on this host.
+    pub fn for_this_host() -> ServerIdentity {
         let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
         let host = host.unwrap_or_default();
         let id = server_id(&host);
@@ -51,17 +52,14 @@ impl ServerIdentity {
         ServerIdentity { id: id.into(), host: host.into(), holder: holder.into() }
     }
 
-    /// Renews the lease.
+    /// Renews the lease. As in the reference, a lease that is there keeps its holder.
     fn renew(&self, lease: &mut Value, now: Timestamp) {
         let labels = lease.entry("metadata").entry("labels");
         labels.set(IDENTITY_LABEL.0, IDENTITY_LABEL.1);
         if !self.host.is_empty() {
             labels.set(HOSTNAME_LABEL, &*self.host);
         }
-        let spec = lease.entry("spec");
-        spec.set("holderIdentity", &*self.holder);
-        spec.set("leaseDurationSeconds", LEASE_SECONDS);
-        spec.set("renewTime", time::format_micros(now.unix_seconds(), now.subsec_micros()));
+        lease.entry("spec").set("renewTime", time::format_micros(now.unix_seconds(), now.subsec_micros()));
     }
 
     fn new_lease(&self, now: Timestamp) -> Value {
@@ -70,6 +68,9 @@ impl ServerIdentity {
         lease.set("kind", "Lease");
         lease.entry("metadata").set("name", &*self.id);
         lease.entry("metadata").set("namespace", SYSTEM_NAMESPACE);
+        let spec = lease.entry("spec");
+        spec.set("holderIdentity", &*self.holder);
+        spec.set("leaseDurationSeconds", LEASE_SECONDS);
         self.renew(&mut lease, now);
         lease
     }
@@ -191,5 +192,20 @@ mod tests {
         let spec = lease.get("spec").unwrap();
         assert_eq!(spec.str("renewTime"), "2023-11-14T22:13:20.000001Z");
         assert_eq!(spec.str("holderIdentity"), "apiserver-x_1");
+    }
+
+    #[test]
+    fn renewal_keeps_the_holder() {
+        let identity = |holder: &str| ServerIdentity {
+            id: "apiserver-x".into(),
+            host: "h".into(),
+            holder: holder.into(),
+        };
+        let created = identity("apiserver-x_1").new_lease(Timestamp(1_700_000_000_000_001));
+        let mut lease = created.clone();
+        identity("apiserver-x_2").renew(&mut lease, Timestamp(1_700_000_010_000_000));
+        assert_eq!(lease.get_path(&["spec", "renewTime"]), Some(&"2023-11-14T22:13:30.000000Z".into()));
+        lease.entry("spec").set("renewTime", "2023-11-14T22:13:20.000001Z");
+        assert_eq!(lease, created);
     }
 }

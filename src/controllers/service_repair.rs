@@ -1,6 +1,8 @@
 //! Compares Services with the allocated cluster IPs and node ports every few minutes. A disagreement that is found twice in a row
 //! is repaired; one that is found once may be a write in progress. A deleted IPAddress of an existing Service is recreated at
 //! once, before another Service gets the address. Runs in every server, whichever controllers are enabled.
+//!
+//! The records that servers share on etcd are repaired as by the reference, with its events.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -10,18 +12,25 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_api::catalog::resource::Resource;
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_types::object::{Key, TypeName};
 
+use crate::limits::PORT_REPAIR_EVENTS;
+use crate::registry::services::record_repair::{PortFault, PortFaultKind, RecordLeaks};
 use crate::registry::services::repair::Finding;
 use crate::registry::services::{ADDRESSES, SERVICES, Services};
 
 use super::attempts;
+use super::client::Client;
+use super::events::Recorder;
 use super::queue::{Outcome, Queue};
 use super::runner::{Controller, ObjectChange, WatchedTypes};
 
 /// The name in health checks and metrics.
 pub const NAME: &str = "service-repair";
+/// The source of its events, as in the reference.
+const EVENT_SOURCE: &str = "portallocator-repair-controller";
 
 /// A work item.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -39,12 +48,26 @@ pub struct ServiceRepair {
     interval: Duration,
     /// The disagreements of the last check.
     last_findings: RefCell<BTreeSet<Finding>>,
+    /// What seems to be leaked in the records that servers share.
+    leaks: RefCell<RecordLeaks>,
+    /// What is wrong with node ports, and was reported.
+    last_faults: RefCell<BTreeSet<PortFault>>,
+    client: Client,
+    recorder: Recorder,
 }
 
 impl ServiceRepair {
     /// A controller with this interval.
-    pub fn new(services: Rc<Services>, interval: Duration) -> ServiceRepair {
-        ServiceRepair { services, interval, last_findings: RefCell::default() }
+    pub fn new(services: Rc<Services>, client: Client, interval: Duration) -> ServiceRepair {
+        ServiceRepair {
+            services,
+            interval,
+            last_findings: RefCell::default(),
+            leaks: RefCell::default(),
+            last_faults: RefCell::default(),
+            recorder: Recorder::new(client.clone(), EVENT_SOURCE),
+            client,
+        }
     }
 
     /// Recreates an IPAddress that its Service still uses.
@@ -61,8 +84,50 @@ impl ServiceRepair {
         let result =
             attempts::all(confirmed.iter().map(|finding| self.services.repair_finding(finding)), 1).await;
         *self.last_findings.borrow_mut() = findings;
+        let repaired = self.check_records().await;
         result?;
+        repaired?;
         Ok(Outcome::RequeueAfter(self.interval))
+    }
+
+    async fn check_records(&self) -> Result<()> {
+        let mut leaks = self.leaks.take();
+        let faults = self.services.repair_records(&mut leaks).await;
+        *self.leaks.borrow_mut() = leaks;
+        let faults: BTreeSet<PortFault> = faults?.into_iter().collect();
+        let last_faults = self.last_faults.replace(faults.clone());
+        let new_faults: Vec<&PortFault> = faults.difference(&last_faults).collect();
+        if new_faults.is_empty() {
+            return Ok(());
+        }
+        let resource = self.client.resource(SERVICES)?;
+        for (number, fault) in new_faults.into_iter().enumerate() {
+            let message = fault_message(fault, self.services.port_range());
+            tracing::warn!(service = fault.owner.as_str(), message, "a node port is not as it should be");
+            if number < PORT_REPAIR_EVENTS {
+                self.report(&resource, fault, &message).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn report(&self, resource: &Resource, fault: &PortFault, message: &str) {
+        let uid = self.services.uid(&fault.owner).await.unwrap_or_default();
+        self.recorder.warn(resource, &fault.owner, &uid, fault.kind.reason(), message).await;
+    }
+}
+
+/// The message of the event, in the reference's words.
+fn fault_message(fault: &PortFault, range: &str) -> String {
+    let port = fault.port;
+    match fault.kind {
+        PortFaultKind::NotAllocated => format!("Port {port} is not allocated; repairing"),
+        PortFaultKind::AlreadyAllocated => {
+            format!("Port {port} was assigned to multiple services; please recreate service")
+        }
+        PortFaultKind::OutOfRange => {
+            format!("Port {port} is not within the port range {range}; please recreate service")
+        }
     }
 }
 

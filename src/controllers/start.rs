@@ -77,6 +77,8 @@ pub struct Settings {
     pub flow_control_enabled: bool,
     /// Whether other servers share the store.
     pub shares_store: bool,
+    /// The identity of this server, if it keeps a lease.
+    pub identity: Option<ServerIdentity>,
     /// Feature gates about storage versions.
     pub storage_versions: StorageVersionFeatures,
 }
@@ -84,7 +86,7 @@ pub struct Settings {
 /// Feature gates about storage versions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StorageVersionFeatures {
-    /// Whether this server publishes its storage versions.
+    /// Whether this server publishes its storage versions, under its identity.
     pub are_published: bool,
     /// Whether StorageVersionMigrations are carried out.
     pub migrates: bool,
@@ -247,8 +249,10 @@ impl ControllerContext {
         let client = self.server_client(Origin::Client);
         let lease_clock = clock.clone();
         self.run(server_leases::NAME, move || ServerLeases::new(client.clone(), lease_clock.clone()));
-        let services = self.services.clone();
-        self.run(service_repair::NAME, move || ServiceRepair::new(services.clone(), REPAIR_INTERVAL));
+        let (services, client) = (self.services.clone(), self.server_client(Origin::Server));
+        self.run(service_repair::NAME, move || {
+            ServiceRepair::new(services.clone(), client.clone(), REPAIR_INTERVAL)
+        });
         let (client, uses) = (self.server_client(Origin::Client), self.uses.clone());
         let use_clock = clock.clone();
         self.run(token_use::NAME, move || TokenUse {
@@ -268,8 +272,8 @@ impl ControllerContext {
             recent_writes: RefCell::default(),
         });
         self.run_extensions();
-        if settings.storage_versions.are_published {
-            self.run_storage_versions();
+        if let Some(identity) = &settings.identity {
+            self.run_with_identity(identity, settings.storage_versions);
         }
         if settings.enabled.is_empty() && extra_controllers.is_empty() {
             return;
@@ -310,9 +314,9 @@ impl ControllerContext {
         });
     }
 
-    /// Starts the controllers that publish the storage versions of this server, under its identity.
-    fn run_storage_versions(&self) {
-        let (client, identity) = (self.server_client(Origin::Server), ServerIdentity::new());
+    /// Starts the controllers that tell others about this server, under its identity.
+    fn run_with_identity(&self, identity: &ServerIdentity, features: StorageVersionFeatures) {
+        let (client, identity) = (self.server_client(Origin::Server), identity.clone());
         let (own_client, server) = (client.clone(), identity.id.clone());
         let (lease_clock, clock) = (self.deps.clock.clone(), self.deps.clock.clone());
         self.run(server_identity::NAME, move || IdentityLease {
@@ -320,6 +324,9 @@ impl ControllerContext {
             clock: lease_clock.clone(),
             identity: identity.clone(),
         });
+        if !features.are_published {
+            return;
+        }
         self.run(storage_versions::NAME, move || StorageVersions {
             client: client.clone(),
             clock: clock.clone(),

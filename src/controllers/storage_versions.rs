@@ -2,6 +2,7 @@
 //! are on. Runs in every server, whichever controllers are enabled.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -31,7 +32,7 @@ pub struct StorageVersions {
     /// The source of time.
     pub clock: Clock,
     /// The id of this server.
-    pub server: Rc<str>,
+    pub server: Arc<str>,
 }
 
 impl StorageVersions {

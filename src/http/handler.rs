@@ -10,6 +10,7 @@ mod deadline;
 mod debug_flags;
 pub mod debug_pages;
 mod documents;
+mod established;
 mod filters;
 mod gzip;
 pub mod health;

@@ -25,6 +25,8 @@ pub struct WatchMetrics {
     pub window_bytes: IntGaugeVec,
     /// The age of the oldest event that can be read, by type.
     pub window_age: GaugeVec,
+    /// The version of the state that this server has, by type.
+    pub revisions: IntGaugeVec,
 }
 
 impl WatchMetrics {
@@ -64,6 +66,11 @@ impl WatchMetrics {
             window_age: registry.float_gauges(
                 "pilothouse_watch_window_age_seconds",
                 "The age of the oldest event at which a watch can begin, by resource.",
+                &["resource"],
+            )?,
+            revisions: registry.gauges(
+                "apiserver_watch_cache_resource_version",
+                "The resourceVersion up to which this server has seen the changes of a resource.",
                 &["resource"],
             )?,
         })

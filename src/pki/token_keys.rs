@@ -9,6 +9,7 @@ use openssl::rsa::Rsa;
 use openssl::x509::X509;
 
 use super::files::{self, Folder};
+use super::shared_keys::DIFFERENT;
 use super::{PkiError, authority, content_error};
 use crate::config::Config;
 
@@ -36,7 +37,7 @@ pub(super) fn prepare(config: &Config, folder: &mut Folder) -> Result<TokenKeys,
     let accounts = &config.service_accounts;
     let (signing, path) = match &accounts.service_account_signing_key_file {
         Some(path) => (private_key(path, &files::read(path)?)?, path.clone()),
-        None => (load_signing_key(folder)?, folder.path("sa.key")),
+        None => (load_signing_key(folder)?, folder.path(SIGNING_KEY)),
     };
     if !can_sign(&signing) {
         return Err(content_error(&path, UNSUPPORTED_KEY));
@@ -70,21 +71,66 @@ pub(super) fn prepare(config: &Config, folder: &mut Folder) -> Result<TokenKeys,
 
 const UNSUPPORTED_KEY: &str = "has a key that cannot sign tokens: it must be RSA of at least 1024 bits, or ECDSA on P-256, P-384 or P-521";
 
+/// The file of the key that signs, and of its public half.
+const SIGNING_KEY: &str = "sa.key";
+const PUBLIC_KEY: &str = "sa.pub";
+
 fn load_signing_key(folder: &mut Folder) -> Result<PKey<Private>, PkiError> {
-    let signing = match folder.read("sa.key")? {
-        Some(pem) => private_key(&folder.path("sa.key"), &pem)?,
+    let pem = match folder.read(SIGNING_KEY)? {
+        Some(pem) => pem,
         None => {
-            let key = authority::new_key()?;
-            // In the older format, because other API servers read only that one.
-            folder.stage_private("sa.key", &key.ec_key()?.private_key_to_pem()?);
-            key
+            let pem = new_signing_key()?;
+            folder.stage_private(SIGNING_KEY, &pem);
+            pem
         }
     };
-    let public_pem = signing.public_key_to_pem()?;
-    if folder.read("sa.pub")?.as_ref() != Some(&public_pem) {
-        folder.stage_public("sa.pub", &public_pem);
-    }
+    let signing = private_key(&folder.path(SIGNING_KEY), &pem)?;
+    stage_public_key(folder, &signing)?;
     Ok(signing)
+}
+
+/// A new key in the older format, because other API servers read only that one.
+fn new_signing_key() -> Result<Vec<u8>, PkiError> {
+    Ok(authority::new_key()?.ec_key()?.private_key_to_pem()?)
+}
+
+/// Stages the public half of a signing key, unless the directory has it in any form.
+fn stage_public_key(folder: &mut Folder, signing: &PKey<Private>) -> Result<(), PkiError> {
+    let stored = folder.read(PUBLIC_KEY)?.unwrap_or_default();
+    if !public_keys(&stored).iter().any(|key| key.public_eq(signing)) {
+        folder.stage_public(PUBLIC_KEY, &signing.public_key_to_pem()?);
+    }
+    Ok(())
+}
+
+/// Stages the same signing key in all directories: the one that any of them has, or a new one.
+pub(super) fn share(folders: &mut [Folder]) -> Result<(), PkiError> {
+    let mut common: Option<(PKey<Private>, Vec<u8>)> = None;
+    for folder in folders.iter() {
+        let Some(pem) = folder.read(SIGNING_KEY)? else { continue };
+        let key = private_key(&folder.path(SIGNING_KEY), &pem)?;
+        match &common {
+            Some((other, _)) if !other.public_eq(&key) => {
+                return Err(content_error(&folder.path(SIGNING_KEY), DIFFERENT));
+            }
+            Some(_) => {}
+            None => common = Some((key, pem)),
+        }
+    }
+    let (key, pem) = match common {
+        Some(common) => common,
+        None => {
+            let pem = new_signing_key()?;
+            (private_key(Path::new(SIGNING_KEY), &pem)?, pem)
+        }
+    };
+    for folder in folders {
+        if folder.read(SIGNING_KEY)?.is_none() {
+            folder.stage_private(SIGNING_KEY, &pem);
+        }
+        stage_public_key(folder, &key)?;
+    }
+    Ok(())
 }
 
 fn private_key(path: &Path, pem: &[u8]) -> Result<PKey<Private>, PkiError> {

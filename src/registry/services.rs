@@ -2,12 +2,16 @@
 //! and afterwards those that it no longer uses are released.
 //!
 //! This is the [`WriteHook`] of Services. An address is allocated by creating the IPAddress of its name. That store serializes
-//! concurrent writers, is durable, and is readable for clients. Ports are allocated by their own actor. Whatever happens to the
-//! write or its client, its claim is settled: it is compared with the stored service, and the rest is released. A crash
-//! between the two writes leaves an address without a service; the next start or periodic check releases it ([`repair`]).
+//! concurrent writers, is durable, and is readable for clients. Ports are allocated by their own actor ([`node_ports`]), on etcd by a record
+//! that all servers share. Whatever happens to the write or its client, its claim is settled: it is compared with the stored service, and
+//! the rest is released. A crash between the two writes leaves an address without a service; the next start or periodic check releases
+//! it ([`repair`], [`record_repair`]). So it is if nobody knows whether the service was stored.
 
+pub mod address_records;
 mod allocate;
 mod claim;
+pub mod node_ports;
+pub mod record_repair;
 pub mod repair;
 #[cfg(test)]
 mod testing;
@@ -16,11 +20,9 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use actix::Addr;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::permit::Permit;
-use pilothouse_actors::ports::{PortAllocator, ReleasePorts};
 use pilothouse_api::draft::builtin_draft;
 use pilothouse_apimachinery::codec;
 use pilothouse_apimachinery::meta;
@@ -43,8 +45,10 @@ use pilothouse_types::object::{Draft, Key, Object, TypeName};
 use crate::limits::RELEASE_ATTEMPTS;
 use crate::pki::random;
 
+use self::address_records::AddressRecord;
 use self::allocate::{AllocationError, AllocationRequest};
 use self::claim::{Claim, PendingClaim, UnsettledAllocations};
+use self::node_ports::NodePorts;
 use super::Call;
 use super::ownership::{self, ServerWrite};
 use super::rewrite::WriteTarget;
@@ -67,9 +71,11 @@ pub struct Services {
     stores: Stores,
     registry: Arc<Registry>,
     clock: Clock,
-    ports: Addr<PortAllocator>,
+    ports: NodePorts,
     /// The ranges of the flags: one, or one of each family.
     ranges: Arc<[AddressRange]>,
+    /// The shared records of those ranges, if there are any.
+    address_records: Arc<[AddressRecord]>,
     /// The node port range as messages print it.
     port_range: String,
 }
@@ -85,16 +91,23 @@ enum StoredAllocations {
 }
 
 impl Services {
-    /// An allocator for these ranges, at least one, and the ports of that actor.
+    /// An allocator for these ranges, at least one, and these ports.
     pub fn new(
         stores: Stores,
         registry: Arc<Registry>,
         clock: Clock,
-        ports: Addr<PortAllocator>,
+        ports: NodePorts,
         ranges: Arc<[AddressRange]>,
         port_range: String,
     ) -> Services {
-        Services { stores, registry, clock, ports, ranges, port_range }
+        let address_records = Arc::default();
+        Services { stores, registry, clock, ports, ranges, address_records, port_range }
+    }
+
+    /// Keeps records of its ranges that other servers read.
+    #[must_use]
+    pub fn with_address_records(self, address_records: Arc<[AddressRecord]>) -> Services {
+        Services { address_records, ..self }
     }
 
     fn families(&self) -> Families {
@@ -133,11 +146,15 @@ impl Services {
         codec::decode_stored(&object.bytes, self.type_of(group, kind)?, &self.registry)
     }
 
-    /// Allocates an address for a service. Returns whether it was free.
-    async fn take_address(&self, address: IpAddr, owner: &Key, permit: &Permit) -> Result<bool> {
-        let resource = GroupResource { group: NETWORKING_GROUP, resource: "ipaddresses" };
-        let ty = self.type_of(NETWORKING_GROUP, "IPAddress");
-        let ty = ty.ok_or_else(|| Status::internal("no schema for IPAddress"))?;
+    /// Creates the IPAddress by which a service has an address. Returns whether the address was free.
+    async fn create_address(
+        &self,
+        address: IpAddr,
+        owner: &Key,
+        permit: &Permit,
+    ) -> std::result::Result<bool, StoreError> {
+        // The registry is the built-in one.
+        let ty = self.type_of(NETWORKING_GROUP, "IPAddress").ok_or(StoreError::Unavailable)?;
         let now = time::format_seconds(self.clock.now().unix_seconds());
         let mut object = new_address(address, owner, &now);
         let version = GroupVersion::new(NETWORKING_GROUP, "v1");
@@ -147,31 +164,12 @@ impl Services {
         match self.stores.create(&TypeName::new(ADDRESSES), draft, permit).await {
             Ok(_) => Ok(true),
             Err(StoreError::Exists) => Ok(false),
-            Err(error) => Err(Status::from_store(&error, resource, &address.to_string())),
+            Err(error) => Err(error),
         }
     }
 
     fn address_draft(&self, ty: TypeId, name: &str, object: &Value) -> Draft {
         builtin_draft(&self.registry, ty, (NETWORKING_GROUP, "IPAddress"), Key::cluster(name), object)
-    }
-
-    /// Allocates any free address of a family.
-    async fn take_any_address(&self, family: Family, owner: &Key, permit: &Permit) -> Result<IpAddr> {
-        let resource = GroupResource { group: NETWORKING_GROUP, resource: "ipaddresses" };
-        let allocated = self.stores.snapshot(&TypeName::new(ADDRESSES), permit).await;
-        let allocated = allocated.map_err(|error| Status::from_store(&error, resource, ""))?;
-        let mut random = |bound: u64| random::below(usize::try_from(bound).unwrap_or(usize::MAX)) as u64;
-        for range in self.ranges(family, permit).await? {
-            for address in range.candidates(&mut random) {
-                // If the address was taken since the snapshot, creating its IPAddress fails and the search goes on.
-                if allocated.get(&address.to_string()).is_none()
-                    && self.take_address(address, owner, permit).await?
-                {
-                    return Ok(address);
-                }
-            }
-        }
-        Err(Status::internal("failed to allocate a serviceIP: range is full"))
     }
 
     /// Releases an address, if this owner has it.
@@ -187,7 +185,11 @@ impl Services {
             if parent(&address).as_ref() != Some(owner) {
                 return Ok(Ok(()));
             }
-            Ok(self.stores.remove(store, object.key.clone(), object.revision, permit).await.map(drop))
+            let removed = self.stores.remove(store, object.key.clone(), object.revision, permit).await;
+            if let (Ok(_), Ok(address)) = (&removed, name.parse()) {
+                self.release_record(address).await;
+            }
+            Ok(removed.map(drop))
         };
         let target = WriteTarget { store, permit, attempts: RELEASE_ATTEMPTS };
         match self.stores.retry_on_conflict::<_, StoreError>(&target, object, attempt).await? {
@@ -195,6 +197,17 @@ impl Services {
             Err(StoreError::Conflict(_)) => Err(StoreError::Busy),
             result => result,
         }
+    }
+
+    /// Frees an address in the records, after its IPAddress was removed.
+    async fn release_record(&self, address: IpAddr) {
+        if let Some(record) = self.address_record(address) {
+            record.release(address).await;
+        }
+    }
+
+    fn address_record(&self, address: IpAddr) -> Option<&AddressRecord> {
+        self.address_records.iter().find(|record| record.range.contains(address))
     }
 
     /// Deletes the endpoints of a removed service. Otherwise the next service of that name would inherit them.
@@ -247,15 +260,23 @@ impl Services {
                 (unsettled.held, unsettled.endpoints) = (ServiceAllocations::default(), false);
             }
         }
-        let ports = std::mem::take(&mut unsettled.held.ports);
-        if !ports.is_empty() {
-            let release = ReleasePorts { owner: owner.clone(), ports: ports.into_iter().collect() };
-            self.ports.send(release).await.map_err(|_| StoreError::Unavailable)?;
-        }
         let mut last_error = None;
+        let ports = std::mem::take(&mut unsettled.held.ports);
+        if !ports.is_empty()
+            && let Err(error) = self.ports.release(owner.clone(), ports.iter().copied().collect()).await
+        {
+            // After any other error somebody else may have them already.
+            if matches!(error, StoreError::Busy) {
+                unsettled.held.ports = ports;
+            }
+            last_error = Some(error);
+        }
         for address in std::mem::take(&mut unsettled.held.addresses) {
             if let Err(error) = self.release_address(&address, &owner).await {
-                unsettled.held.addresses.insert(address);
+                // If it was removed, a new service of the same name may have it already.
+                if !matches!(error, StoreError::UnknownOutcome) {
+                    unsettled.held.addresses.insert(address);
+                }
                 last_error = Some(error);
             }
         }

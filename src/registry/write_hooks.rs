@@ -7,8 +7,9 @@ use std::rc::Rc;
 
 use futures::future::LocalBoxFuture;
 use pilothouse_apimachinery::options::WriteMode;
-use pilothouse_apimachinery::status::Result;
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_apimachinery::value::Value;
+use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Object, TypeName};
 
 use super::Call;
@@ -38,11 +39,70 @@ pub trait WriteHook {
     fn begin_removal(self: Rc<Self>, call: &Call<'_>, object: &Object) -> PendingWrite;
 }
 
+/// How a write has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteEnd {
+    /// It is stored.
+    Stored,
+    /// It is not, and never will be.
+    NotStored,
+    /// Nobody knows whether it is, or will be.
+    Unknown,
+}
+
+impl WriteEnd {
+    /// The end of a write that a store has refused.
+    pub fn of_error(error: &StoreError) -> WriteEnd {
+        if matches!(error, StoreError::UnknownOutcome) { WriteEnd::Unknown } else { WriteEnd::NotStored }
+    }
+
+    /// The end of a write with this result, which is stored if the condition holds for it.
+    pub fn of_result<T>(
+        result: &std::result::Result<T, WriteFailure>,
+        is_stored: impl FnOnce(&T) -> bool,
+    ) -> WriteEnd {
+        match result {
+            Ok(success) if is_stored(success) => WriteEnd::Stored,
+            Err(failure) if failure.is_outcome_unknown => WriteEnd::Unknown,
+            Ok(_) | Err(_) => WriteEnd::NotStored,
+        }
+    }
+}
+
+/// Why a write has failed.
+pub struct WriteFailure {
+    /// The response.
+    pub status: Box<Status>,
+    /// Whether it may be stored all the same.
+    pub is_outcome_unknown: bool,
+}
+
+impl WriteFailure {
+    /// The failure of a write that a store has refused.
+    pub fn from_store(error: &StoreError, resource: GroupResource<'_>, name: &str) -> WriteFailure {
+        let status = Status::from_store(error, resource, name);
+        WriteFailure { status, is_outcome_unknown: WriteEnd::of_error(error) == WriteEnd::Unknown }
+    }
+}
+
+/// The failure before the store was asked.
+impl From<Box<Status>> for WriteFailure {
+    fn from(status: Box<Status>) -> WriteFailure {
+        WriteFailure { status, is_outcome_unknown: false }
+    }
+}
+
+impl From<WriteFailure> for Box<Status> {
+    fn from(failure: WriteFailure) -> Box<Status> {
+        failure.status
+    }
+}
+
 /// What is left to do when a write is over. If the client disconnects before that, it is dropped instead: nobody knows then
 /// whether the write is stored.
 pub trait FinishWrite {
-    /// Ends the write. `stored`: whether it succeeded.
-    fn finish(self: Box<Self>, stored: bool) -> LocalBoxFuture<'static, ()>;
+    /// Ends the write.
+    fn finish(self: Box<Self>, end: WriteEnd) -> LocalBoxFuture<'static, ()>;
 }
 
 /// A write that its hook has prepared.
@@ -55,10 +115,10 @@ impl PendingWrite {
         PendingWrite(None)
     }
 
-    /// Ends the write. `stored`: whether it succeeded.
-    pub async fn finish(self, stored: bool) {
+    /// Ends the write.
+    pub async fn finish(self, end: WriteEnd) {
         if let Some(pending) = self.0 {
-            pending.finish(stored).await;
+            pending.finish(end).await;
         }
     }
 }

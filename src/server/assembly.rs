@@ -5,6 +5,7 @@
 //! run on the worker of their connection. Each group of parts is assembled in a file of its own.
 
 mod admission_settings;
+mod allocators;
 mod audit;
 mod auth_setup;
 mod authentication;
@@ -13,6 +14,8 @@ mod controller_setup;
 mod custom_resources;
 mod encryption;
 mod etcd;
+mod etcd_metrics;
+mod etcd_overrides;
 mod memory;
 mod openid;
 mod reload;
@@ -44,6 +47,7 @@ use pilothouse_encryption::Encryption;
 use pilothouse_kinds::validation_engines::Authority;
 use pilothouse_types::lock::Lock;
 use pilothouse_types::object::TypeName;
+use tokio::task::JoinHandle;
 
 use self::auth_setup::AuthSetup;
 use self::authentication::extension_authentication;
@@ -124,6 +128,8 @@ struct ServerParts {
     builtin: Builtins,
     /// The connections to conversion webhooks.
     conversion_keep_alives: Lock<Vec<KeepAliveHandle>>,
+    /// The task that takes this server out of the endpoints, once it ends.
+    leaving: Lock<Option<JoinHandle<()>>>,
 }
 
 impl Assemble for Assembly {
@@ -151,8 +157,8 @@ async fn parts(
     memory.observe()?;
     context.connections.set_memory_budget(memory.connections.clone());
     let encryption = encryption::load(context, &metrics)?;
-    let OpenStorage { storage, shared_types, etcd_log, etcd_thread } =
-        storage::open(context, &registry, memory.windows.clone(), encryption.clone()).await?;
+    let OpenStorage { storage, shared_types, etcd_logs, etcd_thread } =
+        storage::open(context, &registry, memory.windows.clone(), encryption.clone(), &metrics).await?;
     let indexes = Arc::new(LiveIndexes::new(storage.directory.clone(), registry.clone()));
     let builtin =
         Builtins::new(&catalog, &context.address.to_string(), shared_state::openapi_contents(&gates));
@@ -169,18 +175,12 @@ async fn parts(
         metrics: &metrics,
         memory: &memory,
         encryption: encryption.as_deref(),
+        etcd_logs: &etcd_logs,
         token_metadata,
     };
     let shared = Arc::new(shared_state::shared(context, catalog, inputs).await?);
-    let (addresses, holdings) = Addresses::open(context, &storage, etcd_log.as_ref(), &registry).await?;
-    let loopback = Arc::new(Loopback {
-        audit: shared.audit.clone(),
-        metrics: metrics.clone(),
-        clock: context.clock.clone(),
-        registry: registry.clone(),
-        source: source_address(context.address.ip()),
-        refusals: Throttle::default(),
-    });
+    let (addresses, holdings) = Addresses::open(context, &storage, &etcd_logs, &registry).await?;
+    let loopback = loopback(context, &shared, &registry);
     let admission =
         admission_settings::settings(context, &storage, &indexes, &registry, shared.clone(), &loopback)
             .await?;
@@ -204,10 +204,22 @@ async fn parts(
         current_pki: Arc::new(ArcSwap::new(context.pki.clone())),
         builtin,
         conversion_keep_alives: Lock::default(),
+        leaving: Lock::default(),
     };
     let result = services(&parts).repair(&holdings).await;
     result.map_err(|error| StartError::part("the addresses of services")(&error))?;
     Ok(parts)
+}
+
+fn loopback(context: &StartContext, shared: &Shared, registry: &Arc<Registry>) -> Arc<Loopback> {
+    Arc::new(Loopback {
+        audit: shared.audit.clone(),
+        metrics: shared.metrics.clone(),
+        clock: context.clock.clone(),
+        registry: registry.clone(),
+        source: source_address(context.address.ip()),
+        refusals: Throttle::default(),
+    })
 }
 
 fn metrics(context: &StartContext, gates: &FeatureGates) -> Result<Arc<Metrics>, StartError> {
@@ -215,7 +227,9 @@ fn metrics(context: &StartContext, gates: &FeatureGates) -> Result<Arc<Metrics>,
         .and_then(|metrics| metrics.with_release(&context.config.api.release))
         .map_err(|error| StartError::part("metrics")(&error))?;
     let features = gates.all().map(|(name, stage, is_enabled)| (name, stage.word(), is_enabled)).collect();
-    Ok(Arc::new(metrics.with_features(features).with_store_file(storage::file(&context.config))))
+    let config = &context.config;
+    let metrics = metrics.with_features(features).with_store_file(storage::file(config));
+    Ok(Arc::new(metrics.with_etcd(config.etcd().is_some())))
 }
 
 /// Whether declarative or handwritten validation decides. The second gate has no effect without the first.
@@ -359,6 +373,7 @@ impl Application for RunningServer {
                     tokio::time::sleep(limits::UNREADABLE_CHECK_INTERVAL).await;
                 }
             });
+            etcd_metrics::start(&self.0);
             self.0.shared.health.started.store(true, Ordering::Release);
             self.0.controllers.start(&self.0)?;
             Ok(())
@@ -368,6 +383,10 @@ impl Application for RunningServer {
 
     fn refuse_readiness(&self) {
         self.0.shared.health.stopping.store(true, Ordering::Release);
+        let mut leaving = self.0.leaving.lock();
+        if leaving.is_none() {
+            *leaving = Some(actix::spawn(leave_endpoints(self.0.clone())));
+        }
     }
 
     fn end_watches(&self) -> LocalBoxFuture<'_, ()> {
@@ -382,7 +401,10 @@ impl Application for RunningServer {
     fn flush(&self) -> LocalBoxFuture<'_, Result<(), String>> {
         async {
             close_audit(&self.0).await;
-            leave_endpoints(&self.0).await;
+            let leaving = self.0.leaving.lock().take();
+            if let Some(leaving) = leaving {
+                let _ended = leaving.await;
+            }
             match self.0.storage.directory.send(directory::Stop).await {
                 Ok(stopped) => stopped.map_err(|error| error.to_string()),
                 Err(error) => Err(error.to_string()),
@@ -402,15 +424,17 @@ impl Application for RunningServer {
     }
 }
 
-/// Tells the other servers of the store that this one ends.
-async fn leave_endpoints(parts: &ServerParts) {
-    if let Some(leases) = &parts.addresses.kubernetes_service.leases {
-        match tokio::time::timeout(limits::STORAGE_PROBE_TIMEOUT, leases.remove()).await {
-            Ok(Ok(())) => {}
-            // It expires by itself.
-            Ok(Err(error)) => tracing::debug!(%error, "the record of this server cannot be removed"),
-            Err(_) => tracing::debug!("the record of this server was not removed in time"),
-        }
+/// Takes this server out of the endpoints of the `kubernetes` service, at the beginning of its end, so that clients go elsewhere.
+async fn leave_endpoints(parts: Arc<ServerParts>) {
+    let backend = backend(&parts, Authorizer::with_source(parts.auth.authorizers.source()).start());
+    let served = parts.shared.served.load_full();
+    let service = &parts.addresses.kubernetes_service;
+    let left = bootstrap::kubernetes_service::leave(&backend, &served.catalog, service);
+    match tokio::time::timeout(limits::STORAGE_PROBE_TIMEOUT, left).await {
+        Ok(Ok(())) => {}
+        // The others remove it when its record has expired.
+        Ok(Err(status)) => tracing::debug!(%status, "this server cannot be taken out of the endpoints"),
+        Err(_) => tracing::debug!("this server was not taken out of the endpoints in time"),
     }
 }
 

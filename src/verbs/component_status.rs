@@ -14,6 +14,7 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_types::object::{Draft, Key, Object, Pairs, Revision};
 
 use super::{Reply, Success, VerbResult};
+use crate::limits::STORAGE_PROBE_TIMEOUT;
 use crate::registry::objects::Objects;
 use crate::registry::{Backend, Call};
 
@@ -117,7 +118,7 @@ fn table(
 /// The status of a component. Only the storage is probed.
 async fn probe(storage: &StorageHealth, name: &str) -> Value {
     let health = match name {
-        STORAGE => storage.check().await.map_err(|error| ("False", error)),
+        STORAGE => storage.check(STORAGE_PROBE_TIMEOUT).await.map_err(|error| ("False", error)),
         _ => Err(("Unknown", "not a part of this server".to_owned())),
     };
     status_object(name, &health)

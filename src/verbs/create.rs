@@ -15,6 +15,7 @@ use super::{Reply, Success, VerbResult};
 use crate::registry::admission::{Operation, Write};
 use crate::registry::objects::Objects;
 use crate::registry::request_memory::MemoryPriority;
+use crate::registry::write_hooks::{WriteEnd, WriteFailure};
 use crate::registry::{Backend, Call};
 
 /// Creates the object in the body.
@@ -57,7 +58,7 @@ pub async fn store_new(
         let (name, has_prefix) = (meta::name(&value).to_owned(), meta::has_generate_name(&value));
         let pending = backend.write_hooks.begin_create(call, &mut value, mode).await?;
         let stored = store_once(&write, value, mode).await;
-        pending.finish(matches!(stored, Ok(Some(_)))).await;
+        pending.finish(WriteEnd::of_result(&stored, Option::is_some)).await;
         match stored? {
             Some(reply) => return Ok(reply),
             None if is_generated && retry_value.is_some() && attempts < GENERATED_NAME_ATTEMPTS => {}
@@ -67,13 +68,17 @@ pub async fn store_new(
 }
 
 /// Validates and stores an object under its name. `None` means that the name is taken.
-async fn store_once(write: &Write<'_>, value: Value, mode: WriteMode) -> Result<Option<Reply>> {
+async fn store_once(
+    write: &Write<'_>,
+    value: Value,
+    mode: WriteMode,
+) -> std::result::Result<Option<Reply>, WriteFailure> {
     let Write { backend, call, .. } = *write;
     let definition_memory = backend.reserve_definitions(call, &[&value])?;
     let (mut value, stored_defaults) = prepare_and_validate(&backend.objects, call, value)?;
     backend.admission.validate(write, &value).await?;
     if mode.is_dry_run() {
-        return dry_run_reply(backend, call, value).await;
+        return Ok(dry_run_reply(backend, call, value).await?);
     }
     meta::drop_self_link(&mut value);
     // Last, and not for dry runs: they may carry a resourceVersion.
@@ -95,7 +100,7 @@ async fn store_once(write: &Write<'_>, value: Value, mode: WriteMode) -> Result<
             )))
         }
         Err(StoreError::Exists) => Ok(None),
-        Err(error) => Err(Status::from_store(&error, call.group_resource(), &name)),
+        Err(error) => Err(WriteFailure::from_store(&error, call.group_resource(), &name)),
     }
 }
 

@@ -14,6 +14,7 @@ use crate::limits::CONFLICT_ATTEMPTS;
 use super::{Reply, Success, VerbResult};
 use crate::registry::request_memory::MemoryPriority;
 use crate::registry::rewrite::WriteTarget;
+use crate::registry::write_hooks::WriteEnd;
 use crate::registry::{Backend, Call};
 
 /// The result of a deletion.
@@ -138,7 +139,8 @@ async fn remove(backend: &Backend, call: &Call<'_>, object: &Object) -> StoreOut
     let pending = backend.write_hooks.begin_removal(call, object);
     let result =
         backend.stores.remove(&call.stored().store, object.key.clone(), object.revision, call.permit()).await;
-    pending.finish(result.is_ok()).await;
+    let end = result.as_ref().map_or_else(WriteEnd::of_error, |_| WriteEnd::Stored);
+    pending.finish(end).await;
     result.map(Outcome::Removed)
 }
 

@@ -22,6 +22,7 @@ use crate::registry::admission::{Operation, Write};
 use crate::registry::objects::Objects;
 use crate::registry::request_memory::{MemoryPriority, RequestReservation};
 use crate::registry::storage_version::is_stale;
+use crate::registry::write_hooks::{WriteEnd, WriteFailure};
 use crate::registry::{Backend, Call};
 
 /// Computes the new state of an object.
@@ -201,10 +202,11 @@ impl Update<'_> {
         drop(old);
         let outcome = match change {
             Ok(change) => self.store(current, change, definition_memory).await,
-            Err(status) => Err(status),
+            Err(status) => Err(status.into()),
         };
-        pending.finish(matches!(outcome, Ok(Outcome::Stored(_) | Outcome::Same(_)))).await;
-        outcome
+        let is_stored = |outcome: &Outcome| matches!(outcome, Outcome::Stored(_) | Outcome::Same(_));
+        pending.finish(WriteEnd::of_result(&outcome, is_stored)).await;
+        Ok(outcome?)
     }
 
     /// Validates and encodes a new state.
@@ -257,13 +259,13 @@ impl Update<'_> {
         current: Current<'_>,
         change: Change,
         definition_memory: Option<RequestReservation>,
-    ) -> Result<Outcome> {
+    ) -> std::result::Result<Outcome, WriteFailure> {
         let Update { backend, call, mode, .. } = *self;
         let Current { object: current, turn } = current;
         let draft = match change {
-            Change::Unchanged => return self.reply(current).await.map(Outcome::Same),
+            Change::Unchanged => return Ok(Outcome::Same(self.reply(current).await?)),
             Change::State(draft) | Change::Removal(draft) if mode.is_dry_run() => {
-                return self.reply(&Object::new(draft, current.revision)).await.map(Outcome::Same);
+                return Ok(Outcome::Same(self.reply(&Object::new(draft, current.revision)).await?));
             }
             Change::Removal(draft) => {
                 call.work().check()?;
@@ -278,10 +280,10 @@ impl Update<'_> {
                 if let Some(reservation) = definition_memory {
                     backend.definitions.keep_until_compiled(object.revision, reservation);
                 }
-                self.reply(&object).await.map(Outcome::Stored)
+                Ok(Outcome::Stored(self.reply(&object).await?))
             }
             Err(StoreError::Conflict(_) | StoreError::NotFound) => Ok(Outcome::Conflicted),
-            Err(error) => Err(Status::from_store(&error, call.group_resource(), call.name())),
+            Err(error) => Err(WriteFailure::from_store(&error, call.group_resource(), call.name())),
         }
     }
 
@@ -292,13 +294,17 @@ impl Update<'_> {
     }
 
     /// Removes the object, whose deletion was only waiting for its last finalizer.
-    async fn remove(&self, current: &Object, last_state: Draft) -> Result<Outcome> {
+    async fn remove(
+        &self,
+        current: &Object,
+        last_state: Draft,
+    ) -> std::result::Result<Outcome, WriteFailure> {
         let Update { backend, call, .. } = *self;
         let (store, last_state) = (&call.stored().store, Object::new(last_state, current.revision));
         match backend.stores.remove(store, current.key.clone(), current.revision, call.permit()).await {
-            Ok(_) | Err(StoreError::NotFound) => self.reply(&last_state).await.map(Outcome::Stored),
+            Ok(_) | Err(StoreError::NotFound) => Ok(Outcome::Stored(self.reply(&last_state).await?)),
             Err(StoreError::Conflict(_)) => Ok(Outcome::Conflicted),
-            Err(error) => Err(Status::from_store(&error, call.group_resource(), call.name())),
+            Err(error) => Err(WriteFailure::from_store(&error, call.group_resource(), call.name())),
         }
     }
 

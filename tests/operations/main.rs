@@ -5,8 +5,10 @@
 
 mod checker;
 mod controllers;
+mod copy;
 mod crash;
 mod edge;
+mod etcd_flags;
 mod flows;
 mod lifecycle;
 mod metrics;

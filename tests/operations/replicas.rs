@@ -1,5 +1,10 @@
 //! Several servers over one etcd.
 
+mod agreement;
+mod faults;
+mod identity;
+mod ports;
+
 use std::time::Duration;
 
 use pilothouse_etcd::testing::Cluster;

@@ -33,9 +33,14 @@ pub fn cluster(members: usize) -> Cluster {
     runtime.expect("a runtime").block_on(Cluster::start(options))
 }
 
+/// Whether the servers of these tests keep their objects in etcd, where others may write at the same time.
+pub fn is_used() -> bool {
+    ADDRESS.is_some()
+}
+
 /// Whether a flag of a test counts: the servers of these tests may not be in memory.
 pub fn counts(flag: &OsStr) -> bool {
-    ADDRESS.is_none() || flag != "--engine=memory"
+    !is_used() || flag != "--engine=memory"
 }
 
 /// The flags of the server with this data directory and these flags of the test. Objects that the test wants in memory are in etcd as

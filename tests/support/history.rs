@@ -1,10 +1,13 @@
 //! A model of the writes of clients and of the events that watchers received, and the check that both agree.
 //!
-//! The versions of a type rise by one with every write, so an unfiltered watcher must receive every version once and in
-//! order: that is the history. Every acknowledged write must be in it as it was answered, no other write may be in it, and
-//! the events of every other watcher must be those of the history that match its selector.
+//! An unfiltered watcher receives every write once and in order: that is the history. Every acknowledged write must be in it as it was
+//! answered, no other write may be in it, and the events of every other watcher must be those of the history that match its selector.
+//! In a file the versions of a type rise by one with every write; in etcd they rise with those of all types.
+//!
+//! A write whose outcome nobody told may take effect later, where it goes through several processes: then it is looked for in the
+//! history up to the next write of the object that was acknowledged.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::thread;
 use std::time::Duration;
 
@@ -58,7 +61,7 @@ struct SentWrite {
     state: Option<State>,
     /// The version of the response; unknown for a delete and for an unanswered write.
     revision: Option<u64>,
-    /// Whether the write took effect; `None` until that is known.
+    /// Whether the write took effect; `None` until that is known, or if only the history tells.
     done: Option<bool>,
 }
 
@@ -90,6 +93,8 @@ struct Key {
     sent: Vec<SentWrite>,
     /// The current state as far as the writer knows.
     now: Option<State>,
+    /// Whether a write may take effect yet that was not answered.
+    is_uncertain: bool,
 }
 
 /// A client that writes its own keys and records every response.
@@ -138,6 +143,13 @@ impl Writer {
                 WriteOutcome::Gone
             }
             Ok(response) if matches!(response.status, 429 | 503) => WriteOutcome::Busy,
+            // Nobody knows whether the storage has it.
+            Ok(response) if response.status == 504 => {
+                key.sent.push(SentWrite { state: desired, revision: None, done: None });
+                WriteOutcome::Gone
+            }
+            // The state is another one than it was when it was read: an earlier write has taken effect since.
+            Ok(response) if key.is_uncertain && matches!(response.status, 404 | 409) => WriteOutcome::Gone,
             Ok(response) => {
                 let object = response.ok();
                 let revision = desired.as_ref().map(|_| revision(&object));
@@ -145,7 +157,7 @@ impl Writer {
                     assert_eq!(State::read(&object), *desired, "the response has the written state");
                 }
                 key.sent.push(SentWrite { state: desired.clone(), revision, done: Some(true) });
-                key.now = desired;
+                (key.now, key.is_uncertain) = (desired, false);
                 WriteOutcome::Done
             }
         }
@@ -182,6 +194,17 @@ impl Writer {
         }
     }
 
+    /// Reads the objects of writes that may take effect yet, to go on from there. Whether they have is left to the history.
+    pub fn read_uncertain(&mut self, client: &mut Client) {
+        for (name, key) in &mut self.keys {
+            key.is_uncertain |= key.sent.last().is_some_and(|last| last.done.is_none());
+            if key.is_uncertain {
+                let object = read_with_retries(client, &format!("{MAPS}/{name}"));
+                key.now = object.map(|object| State::read(&object));
+            }
+        }
+    }
+
     /// The current states as far as the writer knows.
     pub fn states(&self) -> impl Iterator<Item = (&str, Option<&State>)> {
         self.keys.iter().map(|(name, key)| (name.as_str(), key.now.as_ref()))
@@ -202,7 +225,9 @@ pub fn read_with_retries(client: &mut Client, path: &str) -> Option<Value> {
         match client.attempt("GET", path, &[], b"") {
             Ok(response) if response.status == 404 => return None,
             Ok(response) if response.status == 200 => return Some(response.json()),
-            Ok(response) => assert!(matches!(response.status, 429 | 503), "{path}: {}", response.text()),
+            Ok(response) => {
+                assert!(matches!(response.status, 429 | 503 | 504), "{path}: {}", response.text());
+            }
             Err(_) => {}
         }
         thread::sleep(RETRY_PAUSE);
@@ -264,12 +289,14 @@ impl Watcher {
         }
     }
 
-    /// Watches until the pinned object has this payload, over as many connections as that takes. Returns the number of refused
-    /// requests.
-    pub fn follow(&mut self, client: &Client, payload: &str) -> usize {
+    /// Watches until the pinned object has this payload, over as many connections as that takes, each to the next of these servers.
+    /// Returns the number of refused requests.
+    pub fn follow(&mut self, clients: &[Client], payload: &str) -> usize {
         let mut refusals = 0;
+        let mut clients = clients.iter().cycle();
         while !self.events.last().is_some_and(|event| event.name == PINNED && event.state.payload == payload)
         {
+            let client = clients.next().expect("a server");
             let Ok(mut watch) = client.try_watch(MAPS, &self.query()) else {
                 refusals += 1;
                 assert!(refusals < RETRIES, "{} could not be watched: this client starves", self.selector);
@@ -344,21 +371,48 @@ pub fn watchers(start: u64) -> Vec<Watcher> {
 
 /// Checks that the history has exactly the effective writes of one key, in order.
 fn check_key_history(name: &str, key: &Key, history: &[WatchEvent]) {
-    let mut events = history.iter().filter(|event| event.name == name);
-    let mut before: Option<&State> = key.base.as_ref();
-    for (index, write) in key.sent.iter().filter(|write| write.done == Some(true)).enumerate() {
-        let event = events.next().unwrap_or_else(|| panic!("{name}: no event for write {index}: {write:?}"));
-        let kind = match (before, &write.state) {
-            (None, _) => "ADDED",
+    let events: Vec<&WatchEvent> = history.iter().filter(|event| event.name == name).collect();
+    // How many events the writes so far may have caused: several numbers, if the outcome of some of them is not known.
+    let mut counts = BTreeSet::from([0]);
+    for (index, write) in key.sent.iter().filter(|write| write.done != Some(false)).enumerate() {
+        let caused = counts.iter().filter(|count| {
+            let Some(event) = events.get(**count) else { return false };
+            let before = match count.checked_sub(1).and_then(|last| events.get(last)) {
+                None => key.base.as_ref(),
+                Some(last) => (last.kind != "DELETED").then_some(&last.state),
+            };
+            write.caused(event, before)
+        });
+        let after: BTreeSet<usize> = caused.map(|count| count + 1).collect();
+        let next = match write.done {
+            None => counts.union(&after).copied().collect(),
+            _ => after,
+        };
+        assert!(
+            !next.is_empty(),
+            "{name}: no event for write {index}: {write:?}, after {counts:?} of {events:#?}"
+        );
+        counts = next;
+    }
+    assert!(
+        counts.contains(&events.len()),
+        "{name}: an event without a write, after {counts:?} of {events:#?}"
+    );
+}
+
+impl SentWrite {
+    /// Whether this event may be that of this write, if the object was in this state before.
+    fn caused(&self, event: &WatchEvent, before: Option<&State>) -> bool {
+        let kind = match (before, &self.state) {
+            (None, Some(_)) => "ADDED",
             (Some(_), Some(_)) => "MODIFIED",
             (Some(_), None) => "DELETED",
+            (None, None) => return false,
         };
-        let state = write.state.as_ref().or(before);
-        assert_eq!((event.kind.as_str(), Some(&event.state)), (kind, state), "{name}, write {index}");
-        assert!(write.revision.is_none_or(|known| known == event.revision), "{name}: {write:?} {event:?}");
-        before = write.state.as_ref();
+        event.kind == kind
+            && Some(&event.state) == self.state.as_ref().or(before)
+            && self.revision.is_none_or(|known| known == event.revision)
     }
-    assert_eq!(events.next(), None, "{name}: an event without a write");
 }
 
 /// The events of the history that a selector yields: objects that start or stop to match are added or deleted.
@@ -388,11 +442,16 @@ fn filter_history<'a>(
 }
 
 /// Compares the events of all watchers between two versions with the writes of all writers. The first watcher must have no
-/// selector. Returns the number of events.
+/// selector. The versions must rise by one with every write. Returns the number of events.
 pub fn check(writers: &[Writer], watchers: &[Watcher], start: u64, end: u64) -> usize {
-    let history = &watchers[0].events;
-    let revisions: Vec<u64> = history.iter().map(|event| event.revision).collect();
+    let revisions: Vec<u64> = watchers[0].events.iter().map(|event| event.revision).collect();
     assert_eq!(revisions, Vec::from_iter(start + 1..=end), "every version is received once and in order");
+    check_shared(writers, watchers)
+}
+
+/// The same where versions rise with the writes of other types, too.
+pub fn check_shared(writers: &[Writer], watchers: &[Watcher]) -> usize {
+    let history = &watchers[0].events;
     for (name, key) in writers.iter().flat_map(|writer| &writer.keys) {
         check_key_history(name, key, history);
     }

@@ -1,4 +1,5 @@
-//! A shared log in memory, for tests: each server gets a member of its own, which can be cut off and can lose answers.
+//! A shared log in memory, for tests: each server gets a member of its own, which can be cut off and can lose answers. Values that begin
+//! with [`SEALED`] need a service to be decoded, which can be down.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -18,6 +19,9 @@ use super::{
 
 /// Makes an object of a value.
 pub type Decode = fn(&Key, &Bytes) -> Result<Draft, UnreadableReason>;
+
+/// What values begin with that a service has to decode.
+pub const SEALED: &str = "sealed ";
 
 /// The log that all members share. Cheap to clone.
 #[derive(Clone)]
@@ -53,8 +57,9 @@ impl MemoryLog {
     /// The log as one server uses it.
     pub fn member(&self) -> Arc<Member> {
         let log = self.clone();
-        let (is_cut_off, ignored) = (Arc::default(), Arc::default());
-        Arc::new(Member { log, is_cut_off, lost_answers: AtomicUsize::new(0), ignored })
+        let (is_cut_off, is_service_down, ignored) = (Arc::default(), Arc::default(), Arc::default());
+        let (is_silent, questions, lost_answers) = (Arc::default(), AtomicUsize::new(0), AtomicUsize::new(0));
+        Arc::new(Member { log, is_cut_off, is_service_down, is_silent, questions, lost_answers, ignored })
     }
 
     /// Forgets all changes up to now.
@@ -171,6 +176,11 @@ impl Content {
 pub struct Member {
     log: MemoryLog,
     is_cut_off: Arc<AtomicBool>,
+    is_service_down: Arc<AtomicBool>,
+    /// Whether questions for the revision get no answer for now.
+    is_silent: Arc<AtomicBool>,
+    /// How often the revision was asked for.
+    questions: AtomicUsize,
     /// How many of the next answers to proposals are lost: of every other the proposal, too.
     lost_answers: AtomicUsize,
     /// The types that the server does not know.
@@ -181,6 +191,21 @@ impl Member {
     /// Cuts the server off, or connects it again.
     pub fn set_cut_off(&self, is_cut_off: bool) {
         self.is_cut_off.store(is_cut_off, Ordering::SeqCst);
+    }
+
+    /// Takes the service down that decodes values, or starts it again.
+    pub fn set_service_down(&self, is_down: bool) {
+        self.is_service_down.store(is_down, Ordering::SeqCst);
+    }
+
+    /// Leaves questions for the revision unanswered, or answers them.
+    pub fn set_silent(&self, is_silent: bool) {
+        self.is_silent.store(is_silent, Ordering::SeqCst);
+    }
+
+    /// How often the revision was asked for.
+    pub fn questions(&self) -> usize {
+        self.questions.load(Ordering::SeqCst)
     }
 
     /// Loses the answers to the next proposals.
@@ -199,10 +224,14 @@ impl Member {
     }
 
     fn check(&self) -> Result<(), SharedLogError> {
-        match self.is_cut_off.load(Ordering::SeqCst) {
-            true => Err(SharedLogError::Unavailable("it is cut off".into())),
-            false => Ok(()),
-        }
+        check(&self.is_cut_off)
+    }
+}
+
+fn check(is_cut_off: &AtomicBool) -> Result<(), SharedLogError> {
+    match is_cut_off.load(Ordering::SeqCst) {
+        true => Err(SharedLogError::Unavailable("it is cut off".into())),
+        false => Ok(()),
     }
 }
 
@@ -269,8 +298,16 @@ impl SharedLog for Member {
     }
 
     fn current_revision(&self) -> BoxFuture<'static, Result<Revision, SharedLogError>> {
-        let result = self.check().map(|()| self.log.content.lock().revision);
-        async move { result }.boxed()
+        self.questions.fetch_add(1, Ordering::SeqCst);
+        let (log, is_cut_off, is_silent) =
+            (self.log.clone(), Arc::clone(&self.is_cut_off), Arc::clone(&self.is_silent));
+        async move {
+            while is_silent.load(Ordering::SeqCst) {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+            check(&is_cut_off).map(|()| log.content.lock().revision)
+        }
+        .boxed()
     }
 
     fn propose(&self, proposal: Proposal) -> BoxFuture<'static, ProposalOutcome> {
@@ -296,5 +333,28 @@ impl SharedLog for Member {
 
     fn decode(&self, _: &TypeName, key: &Key, value: &Bytes) -> Result<Decoded, UnreadableReason> {
         (self.log.decode)(key, value).map(|draft| Decoded { draft, key_id: None })
+    }
+
+    fn may_wait(&self, value: &[u8]) -> bool {
+        value.starts_with(SEALED.as_bytes())
+    }
+
+    fn decode_all(
+        &self,
+        _: &TypeName,
+        values: Vec<(Key, Bytes)>,
+    ) -> BoxFuture<'static, Vec<Result<Decoded, UnreadableReason>>> {
+        let (decode, is_service_down) = (self.log.decode, Arc::clone(&self.is_service_down));
+        async move {
+            let mut decoded = Vec::new();
+            for (key, value) in values {
+                while value.starts_with(SEALED.as_bytes()) && is_service_down.load(Ordering::SeqCst) {
+                    tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                }
+                decoded.push(decode(&key, &value).map(|draft| Decoded { draft, key_id: None }));
+            }
+            decoded
+        }
+        .boxed()
     }
 }

@@ -8,7 +8,6 @@
 
 use std::sync::Arc;
 
-use actix::Recipient;
 use futures::future::{BoxFuture, OptionFuture};
 use pilothouse_types::clock::{Clock, Moment};
 use pilothouse_types::error::StoreError;
@@ -19,7 +18,7 @@ use tokio::time::sleep;
 use super::PanicGuard;
 use crate::fatal::Fatal;
 use crate::limits::BARRIER_TIMEOUT;
-use crate::shared_log::messages::{BarrierPassed, BarrierQueue, FollowStatus};
+use crate::shared_log::messages::{BarrierPassed, BarrierQueue, BarrierRequest, FollowStatus};
 use crate::shared_log::{SharedLog, SharedLogError};
 
 /// The task. See the module documentation.
@@ -35,7 +34,7 @@ pub(super) struct BarrierGate {
 struct Waiting {
     revision: Revision,
     since: Moment,
-    stores: Vec<Recipient<BarrierPassed>>,
+    requests: Vec<BarrierRequest>,
 }
 
 impl BarrierGate {
@@ -61,18 +60,22 @@ impl BarrierGate {
             tokio::select! {
                 // Whoever waits is told by its store, which ends.
                 _ = fatal.wait() => return,
-                store = queue.recv() => match store {
-                    Some(store) => next.push(store),
+                request = queue.recv() => match request {
+                    Some(request) => next.push(request),
                     None => return,
                 },
                 Some(answer) = &mut question, if is_asking => {
                     is_asking = false;
+                    if answer.is_err() {
+                        // The log had as long as it may take. Who came meanwhile would wait for the same once more.
+                        asking.append(&mut next);
+                    }
                     self.handle_answer(answer, std::mem::take(&mut asking));
                 }
                 _ = status.changed(), if left.is_some() => {}
                 () = sleep(left.unwrap_or(BARRIER_TIMEOUT)), if left.is_some() => {}
             }
-            self.pass_waiting(status.borrow_and_update().seen);
+            self.pass_waiting(&status.borrow_and_update());
             if !is_asking && !next.is_empty() {
                 asking = std::mem::take(&mut next);
                 question = Some(self.log.current_revision()).into();
@@ -82,11 +85,7 @@ impl BarrierGate {
     }
 
     /// The log has answered the question of these stores.
-    fn handle_answer(
-        &mut self,
-        answer: Result<Revision, SharedLogError>,
-        stores: Vec<Recipient<BarrierPassed>>,
-    ) {
+    fn handle_answer(&mut self, answer: Result<Revision, SharedLogError>, requests: Vec<BarrierRequest>) {
         let failure = answer.as_ref().err().cloned();
         // Nobody is woken for it: whoever wants to know reads it.
         self.status.send_if_modified(|status| {
@@ -95,27 +94,29 @@ impl BarrierGate {
         });
         match answer {
             Ok(revision) => {
-                self.waiting.push(Waiting { revision, since: self.clock.moment(), stores });
+                self.waiting.push(Waiting { revision, since: self.clock.moment(), requests });
             }
-            Err(error) => notify(stores, &Err(error.into())),
+            Err(error) => notify(requests, &Err(error.into())),
         }
     }
 
-    fn pass_waiting(&mut self, seen: Revision) {
-        let clock = &self.clock;
-        let is_over = |waiting: &Waiting| clock.elapsed(waiting.since) >= BARRIER_TIMEOUT;
-        for passed in self.waiting.extract_if(.., |waiting| waiting.revision <= seen || is_over(waiting)) {
-            let is_passed = passed.revision <= seen;
-            let result = if is_passed { Ok(passed.revision) } else { Err(StoreError::Unreachable) };
-            notify(passed.stores, &result);
+    fn pass_waiting(&mut self, status: &FollowStatus) {
+        for waiting in &mut self.waiting {
+            let Waiting { revision, since, requests } = waiting;
+            let has_passed = |request: &mut BarrierRequest| status.seen_of(&request.type_name) >= *revision;
+            notify(requests.extract_if(.., has_passed).collect(), &Ok(*revision));
+            if self.clock.elapsed(*since) >= BARRIER_TIMEOUT {
+                notify(std::mem::take(requests), &Err(StoreError::Unreachable));
+            }
         }
+        self.waiting.retain(|waiting| !waiting.requests.is_empty());
     }
 }
 
 /// Tells stores that their barrier is passed. Each sent a handle of its own, and a mailbox counts its bound per handle: only a store
 /// that has ended refuses it.
-fn notify(stores: Vec<Recipient<BarrierPassed>>, passed: &Result<Revision, StoreError>) {
-    for store in stores {
+fn notify(requests: Vec<BarrierRequest>, passed: &Result<Revision, StoreError>) {
+    for BarrierRequest { store, .. } in requests {
         let _ended = store.try_send(BarrierPassed(passed.clone()));
     }
 }

@@ -4,20 +4,24 @@
 //! its store begins with one state and goes on from there.
 
 use std::collections::{HashMap, HashSet};
+use std::pin::pin;
 use std::sync::Arc;
 
-use actix::{Addr, Handler, Message};
+use actix::Addr;
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, FuturesUnordered};
 use pilothouse_types::object::{Revision, TypeName};
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::PanicGuard;
+use super::deliveries::{Deliveries, Delivery, Released};
 use crate::directory::{Directory, Find, Types};
 use crate::fatal::Fatal;
 use crate::limits::{FOLLOW_PAUSE, LOADING_BYTES, UNAPPLIED_BYTES};
-use crate::shared_log::messages::{Adopt, ApplyChanges, FollowStatus, Resynchronize};
+use crate::shared_log::decoding::DecodedValues;
+use crate::shared_log::messages::FollowStatus;
+use crate::shared_log::scope::TypeScope;
 use crate::shared_log::type_changes::TypeChange;
 use crate::shared_log::{
     ChangeBatch, FollowError, Followed, Loaded, SharedChange, SharedEntry, SharedLog, SharedLogError,
@@ -27,6 +31,8 @@ use crate::store::Store;
 /// What a follower needs.
 pub(super) struct Follower {
     pub(super) log: Arc<dyn SharedLog>,
+    /// The types whose objects are in the log.
+    pub(super) scope: TypeScope,
     pub(super) directory: Addr<Directory>,
     pub(super) status: Arc<watch::Sender<FollowStatus>>,
     pub(super) fatal: Fatal,
@@ -38,9 +44,11 @@ pub(super) struct Follower {
 /// The task.
 struct Following {
     log: Arc<dyn SharedLog>,
+    scope: TypeScope,
     directory: Addr<Directory>,
     stores: HashMap<TypeName, Addr<Store>>,
-    /// Bytes of changes that stores have not applied yet.
+    deliveries: Deliveries,
+    /// Bytes of changes that are held, or that stores have not applied yet.
     credit: Arc<Semaphore>,
     status: Arc<watch::Sender<FollowStatus>>,
     fatal: Fatal,
@@ -68,7 +76,9 @@ impl Follower {
         let _guard = PanicGuard::new(&self.fatal, "the follower of the shared log");
         let mut type_changes = self.type_changes;
         let mut following = Following {
+            deliveries: Deliveries::new(Arc::clone(&self.log)),
             log: self.log,
+            scope: self.scope,
             directory: self.directory,
             stores: HashMap::new(),
             credit: Arc::new(Semaphore::new(UNAPPLIED_BYTES)),
@@ -98,6 +108,7 @@ impl Follower {
                 Some((type_name, loaded)) = following.loads.next() => {
                     following.finish_load(type_name, loaded).await;
                 }
+                Some(released) = following.deliveries.next() => following.send(released).await,
             }
         }
     }
@@ -121,7 +132,11 @@ impl Following {
         for (type_name, changes) in by_type {
             match self.loading.get_mut(&type_name) {
                 Some(loading) => loading.keep(changes, batch.revision),
-                None => self.hand_over(&type_name, batch.revision, changes).await,
+                None => {
+                    let credit = self.acquire_credit(&changes).await;
+                    let delivery = Delivery::Changes { revision: batch.revision, changes, credit };
+                    self.hand_over(&type_name, delivery).await;
+                }
             }
         }
         self.status.send_modify(|status| {
@@ -130,14 +145,51 @@ impl Following {
         });
     }
 
-    async fn hand_over(&mut self, type_name: &TypeName, revision: Revision, changes: Vec<SharedChange>) {
+    /// Waits until there is room for changes.
+    async fn acquire_credit(&mut self, changes: &[SharedChange]) -> Option<OwnedSemaphorePermit> {
         let bytes: usize = changes.iter().map(SharedChange::weight).sum();
         // A batch that exceeds the credit alone takes all of it.
         let permits = u32::try_from(bytes.min(UNAPPLIED_BYTES)).unwrap_or(u32::MAX);
-        let credit = Arc::clone(&self.credit).acquire_many_owned(permits).await.ok();
-        if let Some(store) = self.store(type_name).await {
-            deliver(&store, ApplyChanges { revision, changes, credit });
+        let mut credit = pin!(Arc::clone(&self.credit).acquire_many_owned(permits));
+        loop {
+            tokio::select! {
+                credit = &mut credit => return credit.ok(),
+                // Else what is held would keep its credit for ever.
+                Some(released) = self.deliveries.next() => self.send(released).await,
+            }
         }
+    }
+
+    /// Hands something to a store, perhaps later.
+    async fn hand_over(&mut self, type_name: &TypeName, delivery: Delivery) {
+        match self.deliveries.enter(type_name, delivery) {
+            Some(delivery) => {
+                if let Some(store) = self.store(type_name).await {
+                    delivery.send(&store, DecodedValues::default());
+                }
+            }
+            // Before the status says that everything up to it has been handed over.
+            None => self.status.send_modify(|status| {
+                status.held.entry(type_name.clone()).or_insert(status.seen);
+            }),
+        }
+    }
+
+    /// Hands over what was held.
+    async fn send(&mut self, released: Released) {
+        let Released { type_name, deliveries, is_all } = released;
+        let Some(store) = self.store(&type_name).await else { return };
+        let mut revision = None;
+        for (delivery, decoded) in deliveries {
+            revision = Some(delivery.revision());
+            delivery.send(&store, decoded);
+        }
+        self.status.send_modify(|status| {
+            match revision.filter(|_| !is_all) {
+                Some(revision) => status.held.insert(type_name, revision),
+                None => status.held.remove(&type_name),
+            };
+        });
     }
 
     /// The store of a type. `None` if the server ends.
@@ -158,6 +210,10 @@ impl Following {
                 self.known.remove(&type_name);
                 self.loading.remove(&type_name);
                 self.stores.remove(&type_name);
+                self.deliveries.forget(&type_name);
+                self.status.send_modify(|status| {
+                    status.held.remove(&type_name);
+                });
                 let _gone = done.send(());
                 return;
             }
@@ -172,7 +228,9 @@ impl Following {
                 self.start_load(type_name);
             }
         } else if self.known.contains(&type_name) {
-            let _gone = done.send(Ok(()));
+            if let Some(done) = self.deliveries.when_adopted(&type_name, done) {
+                let _gone = done.send(Ok(()));
+            }
         } else {
             let (changes, bytes, is_reading) = (Vec::new(), 0, true);
             let loading = Loading { min_revision, changes, bytes, is_reading, done: vec![done] };
@@ -207,14 +265,10 @@ impl Following {
                 return;
             }
         };
-        let Some(store) = self.store(&type_name).await else { return };
-        // In one message: the store may learn in between how far the log was followed, and would take the changes for old ones.
         let Loaded { revision, entries } = loaded;
-        deliver(&store, Adopt { revision, entries, changes: loading.changes });
+        let Loading { changes, done, .. } = loading;
+        self.hand_over(&type_name, Delivery::Adoption { revision, entries, changes, done }).await;
         self.known.insert(type_name);
-        for done in loading.done {
-            let _gone = done.send(Ok(()));
-        }
     }
 
     /// Reads everything anew if the changes since the last batch are no longer known, and follows from there. `None` if nothing helps.
@@ -253,8 +307,9 @@ impl Following {
         }
         // Also those that nothing has changed since the start: all of their objects may be gone.
         let known = self.directory.send(Types).await.unwrap_or_default();
+        let known = known.into_iter().filter(|name| self.scope.has(name));
         let mut by_type: HashMap<TypeName, Vec<SharedEntry>> =
-            known.into_iter().chain(self.stores.keys().cloned()).map(|name| (name, Vec::new())).collect();
+            known.chain(self.stores.keys().cloned()).map(|name| (name, Vec::new())).collect();
         for entry in loaded.entries {
             by_type.entry(entry.type_name.clone()).or_default().push(entry);
         }
@@ -262,9 +317,8 @@ impl Following {
             match self.loading.get_mut(&type_name) {
                 Some(loading) => loading.forget(loaded.revision),
                 None => {
-                    if let Some(store) = self.store(&type_name).await {
-                        deliver(&store, Resynchronize { revision: loaded.revision, entries });
-                    }
+                    let revision = loaded.revision;
+                    self.hand_over(&type_name, Delivery::Resynchronization { revision, entries }).await;
                 }
             }
         }
@@ -291,14 +345,4 @@ impl Loading {
         self.min_revision = self.min_revision.max(through);
         (self.changes, self.bytes) = (Vec::new(), 0);
     }
-}
-
-/// Puts a message into the mailbox of a store, behind all others. A mailbox counts its bound per handle, and a fresh handle always has
-/// one free place: only a store that has ended refuses it.
-fn deliver<M>(store: &Addr<Store>, message: M)
-where
-    M: Message<Result = ()> + Send + 'static,
-    Store: Handler<M>,
-{
-    let _ended = store.clone().try_send(message);
 }

@@ -17,6 +17,7 @@ use super::messages::{
     AdvanceRevision, Create, Expire, Get, GetSettled, ObjectResult, OpenWatch, Position, Remove, Replace,
     Retire, Retired, Stop, TakeSnapshot,
 };
+use super::shared_order::Reader;
 use super::writes::{NewObject, Responder, WriteCommand};
 use super::{Order, Store};
 
@@ -96,9 +97,17 @@ impl Handler<GetSettled> for Store {
         let (reader, receiver) = QueuedReader::new(permit);
         match &mut self.order {
             Order::Log(order) => order.read_settled(&self.state, &key, rollbacks, reader),
-            Order::Shared(order) => order.read_latest(Box::new(move |state| {
-                reader.answer(state.map(|state| state.lookup(&key)));
-            })),
+            Order::Shared(order) => {
+                let lookup_key = key.clone();
+                let reader: Reader = Box::new(move |state| {
+                    reader.answer(state.map(|state| state.lookup(&lookup_key)));
+                });
+                // What a server has seen of a shared log was never rolled back.
+                match rollbacks {
+                    None => order.read_settled(&self.state, &key, reader),
+                    Some(_) => order.read_latest(&self.state, reader),
+                }
+            }
         }
         wait_for_reply(receiver)
     }

@@ -86,6 +86,7 @@ pub struct Get {
 
 /// Reads one object after all writes that came before are durable.
 /// Returns it, `None` if there is none, NoSpace or Unavailable; never Busy, because readers are not bounded by the queue of the key.
+/// UnknownOutcome: nobody knows how one of those writes has ended.
 /// Full and Closed as for [`Create`].
 #[derive(Message)]
 #[rtype(result = "Result<Option<Arc<Object>>, StoreError>")]

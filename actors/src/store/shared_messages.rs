@@ -20,7 +20,7 @@ impl Handler<ApplyChanges> for Store {
 
     fn handle(&mut self, arrived: ApplyChanges, _: &mut Self::Context) {
         if let Order::Shared(order) = &mut self.order {
-            order.apply(&mut self.state, arrived.revision, arrived.changes);
+            order.apply(&mut self.state, arrived.revision, arrived.changes, arrived.decoded);
         }
     }
 }
@@ -28,9 +28,9 @@ impl Handler<ApplyChanges> for Store {
 impl Handler<Resynchronize> for Store {
     type Result = ();
 
-    fn handle(&mut self, Resynchronize { revision, entries }: Resynchronize, _: &mut Self::Context) {
+    fn handle(&mut self, arrived: Resynchronize, _: &mut Self::Context) {
         if let Order::Shared(order) = &mut self.order {
-            order.resynchronize(&mut self.state, revision, &entries);
+            order.resynchronize(&mut self.state, arrived);
         }
     }
 }
@@ -38,10 +38,9 @@ impl Handler<Resynchronize> for Store {
 impl Handler<Adopt> for Store {
     type Result = ();
 
-    fn handle(&mut self, Adopt { revision, entries, changes }: Adopt, _: &mut Self::Context) {
+    fn handle(&mut self, arrived: Adopt, _: &mut Self::Context) {
         if let Order::Shared(order) = &mut self.order {
-            order.adopt(&mut self.state, revision, entries);
-            order.apply(&mut self.state, revision, changes);
+            order.adopt(&mut self.state, arrived);
         }
     }
 }

@@ -23,10 +23,11 @@ use super::writes::{Responder, WriteCommand};
 use crate::event::{Change, Event};
 use crate::limits::{PROPOSAL_ATTEMPTS, READERS_WAITING, RECORD_BYTES, WRITES_WAITING_PER_KEY};
 use crate::permit::Permit;
-use crate::shared_log::messages::{ApplyChanges, Barriers, FollowStatus};
-use crate::shared_log::{
-    Proposal, ProposalOutcome, ProposedChange, SharedChange, SharedEntry, SharedLog, decode_object,
+use crate::shared_log::decoding::DecodedValues;
+use crate::shared_log::messages::{
+    Adopt, ApplyChanges, BarrierRequest, Barriers, FollowStatus, Resynchronize,
 };
+use crate::shared_log::{Proposal, ProposalOutcome, ProposedChange, SharedChange, SharedEntry, SharedLog};
 use crate::snapshot::Snapshot;
 
 /// What a reader does once the state is recent enough, or why it never will be.
@@ -61,6 +62,8 @@ struct Write {
     _turn: Option<WriteTurn>,
     /// How often it was proposed.
     attempts: u32,
+    /// Readers who want to see what has become of it.
+    readers: Vec<Reader>,
 }
 
 /// The proposal of a key.
@@ -123,7 +126,7 @@ impl SharedOrder {
             StoreError::Unavailable
         } else if let Some(slot) = state.deps.write_limiter.take(command.bytes()) {
             let writer = Responder::new(reply, permit, slot);
-            self.enter(state, Write { command, writer, _turn: turn, attempts: 0 });
+            self.enter(state, Write { command, writer, _turn: turn, attempts: 0, readers: Vec::new() });
             return receiver;
         } else {
             StoreError::Busy
@@ -139,7 +142,8 @@ impl SharedOrder {
             }
             Some(_) => write.writer.answer(Err(StoreError::Busy)),
             None => {
-                if let Some(write) = refuse_if_certain(state, write) {
+                // Nobody can have come yet to see what has become of it.
+                if let Ok(write) = refuse_if_certain(state, write) {
                     self.propose(state, write, VecDeque::new());
                 }
             }
@@ -191,7 +195,7 @@ impl SharedOrder {
         {
             // The change may be one that no event tells of, such as that of a type which was added meanwhile.
             self.next_readers.push(Box::new(|_| ()));
-            self.ask_barrier();
+            self.ask_barrier(state);
         }
     }
 
@@ -222,16 +226,34 @@ impl SharedOrder {
     /// Answers the writer of a key and begins the next write.
     fn finish(&mut self, state: &TypeState, key: &Key, result: ObjectResult) {
         let Some(KeyProposal { write, mut waiting, .. }) = self.in_flight.remove(key) else { return };
+        let is_unknown = matches!(result, Err(StoreError::UnknownOutcome));
         write.writer.answer(result);
+        let mut readers = write.readers;
+        if is_unknown {
+            // It may come to be stored yet, after all that wait, too.
+            readers.extend(waiting.iter_mut().flat_map(|write| std::mem::take(&mut write.readers)));
+            readers.drain(..).for_each(|reader| reader(Err(StoreError::UnknownOutcome)));
+        }
         while let Some(next) = waiting.pop_front() {
-            if let Some(next) = refuse_if_certain(state, next) {
-                return self.propose(state, next, waiting);
+            match refuse_if_certain(state, next) {
+                Ok(next) => {
+                    self.propose(state, next, waiting);
+                    break;
+                }
+                Err(its_readers) => readers.extend(its_readers),
             }
         }
+        readers.into_iter().for_each(|reader| self.read_latest(state, reader));
     }
 
     /// Makes changes visible that have arrived in order.
-    pub(super) fn apply(&mut self, state: &mut TypeState, revision: Revision, changes: Vec<SharedChange>) {
+    pub(super) fn apply(
+        &mut self,
+        state: &mut TypeState,
+        revision: Revision,
+        changes: Vec<SharedChange>,
+        mut decoded: DecodedValues,
+    ) {
         let seen = state.snapshot.revision;
         let keys: Vec<Key> = changes.iter().map(|change| change.key.clone()).collect();
         // What came while the objects were read, and is among them.
@@ -240,9 +262,9 @@ impl SharedOrder {
         let mut changes = changes.peekable();
         while let Some(first) = changes.next() {
             let revision = first.revision;
-            let mut events: Vec<Event> = self.event(state, first).into_iter().collect();
+            let mut events: Vec<Event> = self.event(state, first, &mut decoded).into_iter().collect();
             while let Some(next) = changes.next_if(|next| next.revision == revision) {
-                events.extend(self.event(state, next));
+                events.extend(self.event(state, next, &mut decoded));
             }
             events.iter().for_each(|event| self.note_removal(event));
             state.apply(events);
@@ -266,26 +288,24 @@ impl SharedOrder {
     }
 
     /// Begins with the state of a type that is known from now on.
-    pub(super) fn adopt(&mut self, state: &mut TypeState, revision: Revision, entries: Vec<SharedEntry>) {
+    pub(super) fn adopt(&mut self, state: &mut TypeState, arrived: Adopt) {
+        let Adopt { revision, entries, changes, mut decoded } = arrived;
         state.snapshot = Snapshot::empty(revision);
         for SharedEntry { key, revision, value, .. } in entries {
-            let object = decode_object(&*self.source.log, &state.type_name, key, &value, revision);
+            let object = decoded.object(&*self.source.log, &state.type_name, (key, revision), &value);
             state.snapshot.objects.insert(object.key.clone(), Arc::new(object));
         }
         state.window.restart(revision);
         state.deps.notifiers.notify(&state.type_name);
         self.advance_all(state);
+        self.apply(state, revision, changes, decoded);
     }
 
     /// Makes the difference visible between what is here and everything that the log has of the type at a revision. When a change
     /// was made is no longer known of removals. They come before everything else: a client that has seen a later write here, and goes on
     /// from it at another server, must not miss them. There it may see them twice.
-    pub(super) fn resynchronize(
-        &mut self,
-        state: &mut TypeState,
-        revision: Revision,
-        entries: &[SharedEntry],
-    ) {
+    pub(super) fn resynchronize(&mut self, state: &mut TypeState, arrived: Resynchronize) {
+        let Resynchronize { revision, entries, decoded } = arrived;
         let seen = state.snapshot.revision;
         let first = seen.next();
         let present: HashSet<&Key> = entries.iter().map(|entry| &entry.key).collect();
@@ -314,7 +334,7 @@ impl SharedOrder {
         // It is stable: a removal comes before what follows it at the same revision.
         changes.sort_by_key(|change| change.revision);
         state.window.mark_gap(seen, revision);
-        self.apply(state, revision, changes);
+        self.apply(state, revision, changes, decoded);
         // What a proposal waits for may have come and gone unseen.
         self.advance_all(state);
     }
@@ -334,7 +354,7 @@ impl SharedOrder {
     }
 
     /// The event of a change; `None` if it removes what is not there.
-    fn event(&self, state: &TypeState, change: SharedChange) -> Option<Event> {
+    fn event(&self, state: &TypeState, change: SharedChange, decoded: &mut DecodedValues) -> Option<Event> {
         let SharedChange { key, revision, value, .. } = change;
         let previous = state.snapshot.get(key.as_str()).cloned();
         let accepted_at = state.deps.clock.write_time();
@@ -348,34 +368,46 @@ impl SharedOrder {
         let object = match own {
             // What was proposed here need not be decoded.
             Some(new) => new.object_at(revision),
-            None => decode_object(&*self.source.log, &state.type_name, key, &value, revision),
+            None => decoded.object(&*self.source.log, &state.type_name, (key, revision), &value),
         };
         let change = if previous.is_some() { Change::Replaced } else { Change::Created };
         Some(Event::new(change, Arc::new(object), previous, accepted_at))
     }
 
     /// Reads the state once it is not older than what the log has now.
-    pub(super) fn read_latest(&mut self, reader: Reader) {
+    pub(super) fn read_latest(&mut self, state: &TypeState, reader: Reader) {
         if self.next_readers.len() >= READERS_WAITING {
             return reader(Err(StoreError::Busy));
         }
         self.next_readers.push(reader);
-        self.ask_barrier();
+        self.ask_barrier(state);
+    }
+
+    /// The same, after the writes of a key that came before. If nobody knows how one of them has ended, the answer is UnknownOutcome.
+    pub(super) fn read_settled(&mut self, state: &TypeState, key: &Key, reader: Reader) {
+        match self.in_flight.get_mut(key) {
+            None => self.read_latest(state, reader),
+            Some(KeyProposal { write, waiting, .. }) => {
+                waiting.back_mut().unwrap_or(write).readers.push(reader);
+            }
+        }
     }
 
     /// Learns that nothing has happened to the type, if nothing has. Whatever the follower has handed over is in the mailbox already, so
     /// a message that comes after it may say so.
-    pub(super) fn ask_for_progress(&self) {
-        let revision = self.source.status.borrow().seen;
+    pub(super) fn ask_for_progress(&self, state: &TypeState) {
+        let revision = self.source.status.borrow().seen_of(&state.type_name);
         // A fresh handle always has a free place in the mailbox.
-        let progress = ApplyChanges { revision, changes: Vec::new(), credit: None };
+        let (changes, decoded) = (Vec::new(), DecodedValues::default());
+        let progress = ApplyChanges { revision, changes, decoded, credit: None };
         let _ended = self.address.clone().try_send(progress);
     }
 
-    fn ask_barrier(&mut self) {
+    fn ask_barrier(&mut self, state: &TypeState) {
         if self.readers.is_empty() && !self.next_readers.is_empty() {
             self.readers = std::mem::take(&mut self.next_readers);
-            self.source.barriers.ask(self.address.clone().recipient());
+            let (type_name, store) = (state.type_name.clone(), self.address.clone().recipient());
+            self.source.barriers.ask(BarrierRequest { type_name, store });
         }
     }
 
@@ -386,12 +418,16 @@ impl SharedOrder {
                 self.advance_revision(state, *revision);
                 self.advance_all(state);
             }
-            Err(error) => self.fail_refused(state, error),
+            Err(error) => {
+                self.fail_refused(state, error);
+                // Who came meanwhile would wait as long again for the same answer.
+                self.readers.append(&mut self.next_readers);
+            }
         }
         for reader in std::mem::take(&mut self.readers) {
             reader(passed.as_ref().map(|_| &*state).map_err(StoreError::clone));
         }
-        self.ask_barrier();
+        self.ask_barrier(state);
     }
 
     /// Answers those writers whose write was refused for a state that nobody can wait for.
@@ -408,6 +444,7 @@ impl SharedOrder {
         for proposal in std::mem::take(&mut self.in_flight).into_values() {
             for write in std::iter::once(proposal.write).chain(proposal.waiting) {
                 write.writer.answer(Err(StoreError::Unavailable));
+                write.readers.into_iter().for_each(|reader| reader(Err(StoreError::Unavailable)));
             }
         }
         let readers = std::mem::take(&mut self.readers).into_iter();
@@ -437,16 +474,16 @@ impl KeyProposal {
     }
 }
 
-/// Answers a write that cannot fit any more, whatever other servers do: revisions never go back.
-fn refuse_if_certain(state: &TypeState, write: Write) -> Option<Write> {
+/// Answers a write that cannot fit any more, whatever other servers do: revisions never go back. Returns its readers then.
+fn refuse_if_certain(state: &TypeState, write: Write) -> Result<Write, Vec<Reader>> {
     let present = state.snapshot.get(write.command.key().as_str());
     match (write.command.expected(), present) {
         (Some(expected), Some(current)) if current.revision > expected => {
             let current = Arc::clone(current);
             write.writer.answer(Err(StoreError::Conflict(current)));
-            None
+            Err(write.readers)
         }
-        _ => Some(write),
+        _ => Ok(write),
     }
 }
 

@@ -13,7 +13,7 @@ use pilothouse_actors::permit::Permit;
 use pilothouse_actors::shared_log::memory::{Member, MemoryLog};
 use pilothouse_actors::shared_storage::start;
 use pilothouse_actors::store::write_turns::{TakeTurn, TurnMode};
-use pilothouse_actors::store::{Create, Expire, Freshness, Get, ObjectResult, Replace, Store};
+use pilothouse_actors::store::{Create, Expire, Freshness, Get, GetSettled, ObjectResult, Replace, Store};
 use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Key, Object, Revision, StoredDraft, TypeName, UnreadableReason};
@@ -81,7 +81,7 @@ impl Server {
     /// Waits until the server has seen a revision, without asking the log.
     async fn wait_for(&self, revision: Revision) {
         let mut status = self.stores.follow_status().unwrap();
-        let seen = status.wait_for(|status| status.seen >= revision);
+        let seen = status.wait_for(|status| status.is_complete(revision));
         tokio::time::timeout(Duration::from_secs(30), seen).await.unwrap().unwrap();
     }
 }
@@ -169,6 +169,25 @@ async fn write_whose_answer_is_lost_is_unknown_and_its_change_arrives_if_it_was_
     assert_eq!(one.objects().await, other.objects().await);
     one.create("b", "").await.unwrap();
     assert_eq!(one.objects().await, other.objects().await);
+}
+
+/// Whoever frees what an object that was not stored had allocated must be certain that it is not.
+#[actix_rt::test]
+async fn settled_read_waits_for_the_writes_that_came_before() {
+    let log = MemoryLog::new(decode);
+    let [one] = servers(&log).await;
+    let settled = async |key: &str| {
+        let command = GetSettled { key: Key::from_path(key), rollbacks: None, permit: Permit::none() };
+        one.pods.send(command).await.unwrap()
+    };
+    let (created, object) = futures::join!(one.create("a", "1"), settled("a"));
+    assert_eq!(object.unwrap().unwrap().revision, created.unwrap().revision);
+    for key in ["lost", "also-lost"] {
+        one.member.lose_answers(1);
+        let (lost, object) = futures::join!(one.create(key, ""), settled(key));
+        assert!(matches!((lost, object), (Err(StoreError::UnknownOutcome), Err(StoreError::UnknownOutcome))));
+    }
+    assert!(settled("b").await.unwrap().is_none());
 }
 
 #[actix_rt::test]
@@ -281,6 +300,8 @@ async fn objects_that_are_removed_at_one_revision_are_removed_together() {
 
 mod faults;
 mod freshness;
+mod held;
+mod several_logs;
 
 #[actix_rt::test]
 async fn concurrent_increments_on_three_servers_are_all_counted() {

@@ -36,6 +36,8 @@ gates! {
     DECLARATIVE_VALIDATION = "DeclarativeValidation";
     /// Where both validate, the rules of the schema decide.
     DECLARATIVE_VALIDATION_TAKEOVER = "DeclarativeValidationTakeover";
+    /// Cluster IPs are not kept in the records that earlier releases read.
+    DISABLE_ALLOCATOR_DUAL_WRITE = "DisableAllocatorDualWrite";
     /// The first version of the protocol of KMS plugins may be configured.
     KMS_V1 = "KMSv1";
     /// Nodes may read the service accounts of their pods.

@@ -57,10 +57,12 @@ impl ExpiryLeases {
         LeaseChoice::Grant(ttl_seconds.saturating_add(reuse))
     }
 
-    /// etcd has granted a lease of so many seconds, which was asked for at `began`.
-    pub fn granted(&mut self, id: i64, lease_seconds: u64, began: Moment) {
+    /// etcd has granted a lease of so many seconds, which was asked for at `began`. Returns how many objects the lease before it has, if
+    /// there was one.
+    pub fn granted(&mut self, id: i64, lease_seconds: u64, began: Moment) -> Option<u32> {
         let expires = began.plus(Duration::from_secs(lease_seconds));
-        self.current = Some(Lease { id, expires, objects: 1 });
+        let before = self.current.replace(Lease { id, expires, objects: 1 });
+        before.map(|lease| lease.objects)
     }
 
     /// etcd does not have this lease any more: nothing uses it from now on.
@@ -118,10 +120,11 @@ mod tests {
     #[test]
     fn lease_has_a_bounded_number_of_objects() {
         let mut leases = ExpiryLeases::default();
-        leases.granted(7, HOUR + 60, at(0));
+        assert_eq!(leases.granted(7, HOUR + 60, at(0)), None);
         let reused =
             (0..2 * MAX_OBJECTS).filter(|_| leases.choose(HOUR, at(1)) == LeaseChoice::Reuse(7)).count();
         assert_eq!(reused, MAX_OBJECTS as usize - 1, "the first one had it granted");
+        assert_eq!(leases.granted(8, HOUR + 60, at(1)), Some(MAX_OBJECTS));
     }
 
     #[test]

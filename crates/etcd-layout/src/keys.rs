@@ -26,6 +26,8 @@ mod folder {
     pub const NODE_PORTS: &str = "ranges/servicenodeports";
     pub const ENDPOINT_LEASES: &str = "masterleases";
     pub const PEER_ENDPOINT_LEASES: &str = "peerserverleases";
+    /// Of this server alone: the reference knows nothing of it.
+    pub const UNFINISHED_COPY: &str = "pilothouse/copy";
 }
 
 /// A record that servers share and that is no object of the API.
@@ -43,6 +45,8 @@ pub enum Record {
     PeerEndpointLease(String),
     /// The turn of the compaction.
     Compaction,
+    /// That the objects are those of a copy that is not finished.
+    UnfinishedCopy,
 }
 
 /// What an etcd key stands for.
@@ -139,6 +143,7 @@ impl KeyLayout {
             Record::ServiceIps => (folder::SERVICE_IPS, None),
             Record::SecondaryServiceIps => (folder::SECONDARY_SERVICE_IPS, None),
             Record::NodePorts => (folder::NODE_PORTS, None),
+            Record::UnfinishedCopy => (folder::UNFINISHED_COPY, None),
             Record::EndpointLease(address) => (folder::ENDPOINT_LEASES, Some(address)),
             Record::PeerEndpointLease(server) => (folder::PEER_ENDPOINT_LEASES, Some(server)),
         };
@@ -190,6 +195,7 @@ fn record_at(below: &str) -> Option<Record> {
         folder::SERVICE_IPS => return Some(Record::ServiceIps),
         folder::SECONDARY_SERVICE_IPS => return Some(Record::SecondaryServiceIps),
         folder::NODE_PORTS => return Some(Record::NodePorts),
+        folder::UNFINISHED_COPY => return Some(Record::UnfinishedCopy),
         _ => {}
     }
     let (folder, name) = below.split_once('/')?;

@@ -8,7 +8,5 @@ pub const VALUE_BYTES: usize = 8 << 20;
 /// Bytes of memory that decoding one value may take, by the estimate of the codecs. The estimate is far above what real objects
 /// take, so only values made of many tiny parts reach it.
 pub const DECODED_BYTES: usize = 512 << 20;
-/// Items of one range allocation: the largest range of cluster IPs has 2^20 addresses.
-pub const RANGE_ITEMS: usize = 1 << 20;
 /// Bytes of the values of an error message that come from etcd.
 pub const QUOTED_BYTES: usize = 100;

@@ -6,15 +6,19 @@ use std::fmt;
 use std::sync::Arc;
 
 use pilothouse_actors::shared_log::SharedLogError;
-use pilothouse_etcd::Client;
 use pilothouse_etcd::messages::{DeleteRangeRequest, LeaseGrantRequest, PutRequest, RangeRequest};
+use pilothouse_etcd::{Client, Error};
 use pilothouse_etcd_layout::endpoint_lease::EndpointLease;
 use pilothouse_etcd_layout::keys::Record;
 
 use crate::convert::{refusal, unavailable};
 use crate::limits::ENDPOINT_LEASE_SECONDS;
+use crate::meter::{Meter, Operation};
 use crate::types::Types;
 use crate::values::Values;
+
+/// How metrics call these records; the reference's name.
+const RECORDS: &str = "apiServerIPInfo";
 
 /// The record of this server, and those of the others. Cheap to clone.
 #[derive(Clone)]
@@ -22,6 +26,7 @@ pub struct EndpointLeases {
     client: Client,
     types: Arc<Types>,
     values: Arc<Values>,
+    meter: Meter,
     address: String,
 }
 
@@ -37,35 +42,49 @@ impl EndpointLeases {
         client: Client,
         types: Arc<Types>,
         values: Arc<Values>,
+        meter: Meter,
         address: String,
     ) -> EndpointLeases {
-        EndpointLeases { client, types, values, address }
+        EndpointLeases { client, types, values, meter, address }
     }
 
-    /// Says that this server is alive, and returns the addresses of all servers that are, in order.
-    pub async fn renew(&self) -> Result<BTreeSet<String>, SharedLogError> {
+    /// Says that this server is alive.
+    pub async fn renew(&self) -> Result<(), SharedLogError> {
         let (key, codec) = (self.key(), self.values.codec());
         let grant = LeaseGrantRequest { ttl: ENDPOINT_LEASE_SECONDS, id: 0 };
         let lease = self.client.lease_grant(grant).await.map_err(|error| refusal(&error))?.id;
-        let stored =
-            self.client.range(RangeRequest::key(key.clone())).await.map_err(|error| refusal(&error))?;
+        let stored = self.client.range(RangeRequest::key(key.clone()));
+        let stored = self.measure(Operation::Get, stored).await?;
         // A record that cannot be read is replaced.
         let stored = stored.kvs.first().and_then(|entry| EndpointLease::decode(codec, &entry.value).ok()?);
         let record = EndpointLease::new(&self.address, None);
         let record = stored.iter().fold(record, |record, stored| record.renewing(stored));
         let value = record.encode(codec).map_err(|error| unavailable(&error.to_string()))?;
         let put = PutRequest { lease, ..PutRequest::new(key, value) };
-        self.client.put(put).await.map_err(|error| refusal(&error))?;
+        self.measure(Operation::Update, self.client.put(put)).await.map(drop)
+    }
+
+    /// The addresses of all servers that are alive, in order.
+    pub async fn list(&self) -> Result<BTreeSet<String>, SharedLogError> {
+        let codec = self.values.codec();
         let all = RangeRequest::prefix(self.types.endpoint_leases_prefix());
-        let all = self.client.range(all).await.map_err(|error| refusal(&error))?;
+        let all = self.measure(Operation::List, self.client.range(all)).await?;
         let records = all.kvs.iter().filter_map(|entry| EndpointLease::decode(codec, &entry.value).ok()?);
         Ok(records.map(|record| record.address).collect())
     }
 
     /// Says that this server ends.
     pub async fn remove(&self) -> Result<(), SharedLogError> {
-        let removed = self.client.delete_range(DeleteRangeRequest::key(self.key())).await;
-        removed.map(drop).map_err(|error| refusal(&error))
+        let removed = self.client.delete_range(DeleteRangeRequest::key(self.key()));
+        self.measure(Operation::Delete, removed).await.map(drop)
+    }
+
+    async fn measure<T>(
+        &self,
+        operation: Operation,
+        request: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, SharedLogError> {
+        self.meter.measure(operation, RECORDS, request).await.map_err(|error| refusal(&error))
     }
 
     fn key(&self) -> String {

@@ -11,6 +11,8 @@ use pilothouse_types::clock::Clock;
 use pilothouse_types::object::TypeName;
 use tokio::sync::Mutex;
 
+use crate::meter::Meter;
+
 /// The type of events: those of the core group and of `events.k8s.io` are the same objects.
 const EVENTS: &str = "events";
 
@@ -19,6 +21,7 @@ pub(crate) struct EventLeases {
     /// How long an event lives.
     ttl_seconds: u64,
     clock: Clock,
+    meter: Meter,
     /// How often etcd was asked for a lease.
     requests: AtomicU64,
     /// Locked while etcd is asked, so that it is asked once for all who come meanwhile.
@@ -33,10 +36,15 @@ struct State {
 
 impl EventLeases {
     /// Leases for events that live so long. `None` if they live forever: the reference counts whole seconds, and takes zero for that.
-    pub(crate) fn new(ttl: Option<Duration>, reuse: Duration, clock: Clock) -> Option<EventLeases> {
+    pub(crate) fn new(
+        ttl: Option<Duration>,
+        reuse: Duration,
+        clock: Clock,
+        meter: Meter,
+    ) -> Option<EventLeases> {
         let ttl_seconds = ttl.map(|ttl| ttl.as_secs()).filter(|seconds| *seconds > 0)?;
         let state = Mutex::new(State { leases: ExpiryLeases::new(reuse), failed: None });
-        Some(EventLeases { ttl_seconds, clock, requests: AtomicU64::new(0), state })
+        Some(EventLeases { ttl_seconds, clock, meter, requests: AtomicU64::new(0), state })
     }
 
     /// Whether objects of this type expire.
@@ -64,7 +72,9 @@ impl EventLeases {
         let request = LeaseGrantRequest { ttl: i64::try_from(lease_seconds).unwrap_or(i64::MAX), id: 0 };
         match client.lease_grant(request).await {
             Ok(lease) => {
-                state.leases.granted(lease.id, lease_seconds, began);
+                if let Some(objects) = state.leases.granted(lease.id, lease_seconds, began) {
+                    self.meter.count_lease(objects);
+                }
                 Ok(lease.id)
             }
             Err(error) => {
@@ -89,7 +99,8 @@ mod tests {
     use super::*;
 
     fn leases(ttl: Option<Duration>) -> Option<EventLeases> {
-        EventLeases::new(ttl, Duration::from_secs(60), Clock::system())
+        let meter = Meter::new(Clock::system(), None);
+        EventLeases::new(ttl, Duration::from_secs(60), Clock::system(), meter)
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::future::FutureExt as _;
 use futures::stream::{self, BoxStream, StreamExt as _};
+use pilothouse_actors::shared_log::scope::TypeScope;
 use pilothouse_actors::shared_log::{ChangeBatch, FollowError, Followed, SharedChange};
 use pilothouse_etcd::messages::WatchCreateRequest;
 use pilothouse_etcd::{Client, Error, ResumableWatch, RevisionEvents, WatchItem};
@@ -15,12 +16,13 @@ use pilothouse_types::object::Revision;
 
 use crate::convert::{from_etcd, refusal, to_etcd};
 use crate::limits::{BATCH_BYTES, BATCH_REVISIONS};
+use crate::meter::Meter;
 use crate::types::Types;
 
 /// The changes after a revision.
 pub(crate) fn follow(
     client: &Client,
-    types: Arc<Types>,
+    deps: FollowDeps,
     after: Revision,
 ) -> BoxStream<'static, Result<Followed, FollowError>> {
     let first = to_etcd(after.next());
@@ -30,13 +32,22 @@ pub(crate) fn follow(
         ..WatchCreateRequest::key(Bytes::from_static(b"\0"), first)
     };
     let watch = client.resumable_watch(everything);
-    stream::unfold(Following { watch, types, connection: None, has_ended: false }, Following::next).boxed()
+    let following = Following { watch, deps, connection: None, has_ended: false };
+    stream::unfold(following, Following::next).boxed()
+}
+
+/// What the stream needs beside the watch.
+pub(crate) struct FollowDeps {
+    pub(crate) types: Arc<Types>,
+    /// The types whose changes are wanted.
+    pub(crate) scope: TypeScope,
+    pub(crate) meter: Meter,
 }
 
 /// The state of the stream.
 struct Following {
     watch: ResumableWatch,
-    types: Arc<Types>,
+    deps: FollowDeps,
     /// What is known of the connection, and was not told yet because changes came before it.
     connection: Option<Followed>,
     has_ended: bool,
@@ -79,6 +90,7 @@ impl Following {
         {
             return Some((Ok(connection), self));
         }
+        self.deps.meter.count_events(batch.changes.iter().map(|change| &change.type_name));
         Some((Ok(Followed::Changes(batch)), self))
     }
 
@@ -86,7 +98,10 @@ impl Following {
     fn add(&mut self, item: WatchItem, batch: &mut ChangeBatch) -> usize {
         match item {
             WatchItem::Revision(events) => return self.add_changes(events, batch),
-            WatchItem::Progress(revision) => batch.revision = batch.revision.max(from_etcd(revision)),
+            WatchItem::Progress(revision) => {
+                self.deps.meter.count_progress();
+                batch.revision = batch.revision.max(from_etcd(revision));
+            }
             WatchItem::Connected { endpoint, revision } => {
                 tracing::info!(endpoint, revision, "following etcd");
                 self.connection = Some(Followed::Connected);
@@ -100,9 +115,10 @@ impl Following {
     }
 
     fn add_changes(&self, events: RevisionEvents, batch: &mut ChangeBatch) -> usize {
-        let before = batch.changes.len();
+        let (before, FollowDeps { types, scope, .. }) = (batch.changes.len(), &self.deps);
         batch.revision = from_etcd(events.revision);
-        batch.changes.extend(events.events.into_iter().filter_map(|event| self.types.change(event)));
+        let changes = events.events.into_iter().filter_map(|event| types.change(event));
+        batch.changes.extend(changes.filter(|change| scope.has(&change.type_name)));
         batch.changes.iter().skip(before).map(SharedChange::weight).sum()
     }
 }

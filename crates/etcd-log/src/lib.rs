@@ -2,24 +2,35 @@
 //!
 //! - [`EtcdLog`] is the log of one cluster, [`EtcdLogOptions`] say how objects are stored in it;
 //! - [`EtcdForms`] make of drafts what stores propose: encoded, and encrypted if their type is;
-//! - [`Types`] are the types whose objects are in the log.
+//! - [`RangeAllocations`] are the records of taken node ports and cluster IPs;
+//! - [`Types`] are the types whose objects are in the log;
+//! - [`CopySource`] and [`CopyTarget`] are for copies of everything in it;
+//! - [`Observer`] counts what is done with etcd.
 //!
 //! Events are put under leases of etcd, which expire by themselves.
 
 mod compactor;
 mod convert;
+mod copy;
+mod decoding;
 mod endpoint_leases;
 mod event_leases;
 mod follow;
 mod forms;
-mod key_wait;
 mod limits;
 mod log;
+mod meter;
+mod range_records;
 mod types;
 mod values;
 
+pub use self::copy::{
+    CopyEntry, CopyError, CopyObject, CopyPage, CopyPages, CopySource, CopyTarget, CopyWrite,
+};
 pub use self::endpoint_leases::EndpointLeases;
 pub use self::forms::EtcdForms;
 pub use self::log::{EtcdLog, EtcdLogOptions};
+pub use self::meter::{Observer, Operation};
+pub use self::range_records::RangeAllocations;
 pub use self::types::Types;
 pub use self::values::EncodeError;

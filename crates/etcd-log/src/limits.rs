@@ -18,3 +18,12 @@ pub const PAST_TIMEOUT: Duration = Duration::from_secs(5);
 pub const ENDPOINT_LEASE_SECONDS: i64 = 15;
 /// How long to wait before a KMS plugin is asked again for a key that objects need which were read.
 pub const DECRYPTION_RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Writes by which a copy raises the revision that are on their way to etcd: enough to share its syncs.
+pub const COPY_RAISES_IN_FLIGHT: usize = 64;
+/// How often a write of a copy is repeated if nobody knows whether it was carried out.
+pub const COPY_ATTEMPTS: usize = 5;
+/// Revisions by which a copy raises etcd at most, so that it is above those of the old server. Each costs a write, so this takes a minute
+/// or less on most disks.
+pub const COPY_RAISE_REVISIONS: u64 = 100_000;
+/// How long reading or writing a record of taken ports or addresses may take: many requests wait for it.
+pub const RANGE_CALL_TIMEOUT: Duration = Duration::from_secs(5);

@@ -6,17 +6,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt as _};
 use futures::stream::BoxStream;
+use pilothouse_actors::shared_log::scope::TypeScope;
 use pilothouse_actors::shared_log::{
     Decoded, FollowError, Followed, Loaded, Proposal, ProposalOutcome, ProposedChange, SharedEntry,
     SharedLog, SharedLogError,
 };
+use pilothouse_api::custom::definition::resource_of_store;
 use pilothouse_encryption::Encryption;
 use pilothouse_etcd::messages::{
     Compare, DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest, TxnResponse, WatchCreateRequest,
 };
 use pilothouse_etcd::{Client, Error, WatchItem};
 use pilothouse_etcd_layout::expiry_leases::DEFAULT_REUSE;
-use pilothouse_etcd_layout::keys::COMPACTION_KEY;
+use pilothouse_etcd_layout::keys::{COMPACTION_KEY, Record};
 use pilothouse_etcd_layout::values::ValueCodec;
 use pilothouse_types::clock::Clock;
 use pilothouse_types::object::{Draft, Key, Revision, StoredDraft, TypeName, UnreadableReason};
@@ -24,13 +26,15 @@ use tokio::time::timeout;
 
 use crate::compactor;
 use crate::convert::{from_etcd, refusal, to_etcd, unavailable, unknown_type};
+use crate::decoding::decode_all;
 use crate::endpoint_leases::EndpointLeases;
 use crate::event_leases::EventLeases;
-use crate::follow;
-use crate::key_wait::wait_for_keys;
+use crate::follow::{self, FollowDeps};
 use crate::limits::{HISTORY_REVISIONS, PAST_ATTEMPTS, PAST_TIMEOUT};
+use crate::meter::{Meter, NO_RESOURCE, Observer, Operation};
+use crate::range_records::RangeAllocations;
 use crate::types::Types;
-use crate::values::{EncodeError, Values};
+use crate::values::{EncodeError, Values, may_need_plugin};
 
 /// What is wrong with an answer that etcd does not give.
 const WITHOUT_REVISION: &str = "the answer of etcd has no revision";
@@ -50,12 +54,15 @@ pub struct EtcdLogOptions {
     pub lease_reuse: Duration,
     /// The source of time.
     pub clock: Clock,
+    /// Counts what is done with etcd; `None` if nobody does.
+    pub observer: Option<Arc<dyn Observer>>,
 }
 
 impl EtcdLogOptions {
-    /// Nothing is encrypted, and nothing expires.
+    /// Nothing is encrypted, nothing expires, and nothing is counted.
     pub fn new(codec: ValueCodec, clock: Clock) -> EtcdLogOptions {
-        EtcdLogOptions { codec, encryption: None, event_ttl: None, lease_reuse: DEFAULT_REUSE, clock }
+        let (encryption, event_ttl, observer) = (None, None, None);
+        EtcdLogOptions { codec, encryption, event_ttl, lease_reuse: DEFAULT_REUSE, clock, observer }
     }
 }
 
@@ -64,24 +71,51 @@ impl EtcdLogOptions {
 pub struct EtcdLog {
     client: Client,
     types: Arc<Types>,
+    /// The types whose objects are in this cluster.
+    scope: TypeScope,
     values: Arc<Values>,
     /// `None` if events live forever.
     event_leases: Option<Arc<EventLeases>>,
+    meter: Meter,
 }
 
 impl EtcdLog {
     /// The objects of these types in this cluster.
     pub fn new(client: Client, types: Arc<Types>, options: EtcdLogOptions) -> EtcdLog {
-        let EtcdLogOptions { codec, encryption, event_ttl, lease_reuse, clock } = options;
+        let EtcdLogOptions { codec, encryption, event_ttl, lease_reuse, clock, observer } = options;
         let values = Arc::new(Values::new(Arc::clone(&types), codec, encryption));
-        let event_leases = EventLeases::new(event_ttl, lease_reuse, clock).map(Arc::new);
-        EtcdLog { client, types, values, event_leases }
+        let meter = Meter::new(clock.clone(), observer);
+        let event_leases = EventLeases::new(event_ttl, lease_reuse, clock, meter.clone()).map(Arc::new);
+        EtcdLog { client, types, scope: TypeScope::all(), values, event_leases, meter }
+    }
+
+    /// The same for certain types only.
+    #[must_use]
+    pub fn with_scope(self, scope: TypeScope) -> EtcdLog {
+        EtcdLog { scope, ..self }
+    }
+
+    /// The objects of certain types in another cluster, stored in the same way. Both may have the leases of events: only one of them
+    /// has events.
+    #[must_use]
+    pub fn in_cluster(&self, client: Client, scope: TypeScope) -> EtcdLog {
+        EtcdLog { client, scope, ..self.clone() }
+    }
+
+    /// Whether the objects of this type are in this cluster.
+    pub fn has(&self, type_name: &TypeName) -> bool {
+        self.scope.has(type_name)
     }
 
     /// The form in which etcd gets a draft; `None` if its type is not known, or has no objects with such a key, and then a store
     /// refuses the write. Any thread may call this, so that stores have nothing to encode. Never waits.
     pub fn encode(&self, type_name: &TypeName, draft: &Draft) -> Result<Option<StoredDraft>, EncodeError> {
         self.values.encode(type_name, draft)
+    }
+
+    /// What copies of everything in it work with.
+    pub(crate) fn copy_parts(&self) -> (Client, Arc<Types>, Arc<Values>) {
+        (self.client.clone(), Arc::clone(&self.types), Arc::clone(&self.values))
     }
 
     /// What encodes and decodes.
@@ -99,7 +133,25 @@ impl EtcdLog {
     pub fn endpoint_leases(&self, address: String) -> EndpointLeases {
         let (client, types, values) =
             (self.client.clone(), Arc::clone(&self.types), Arc::clone(&self.values));
-        EndpointLeases::new(client, types, values, address)
+        EndpointLeases::new(client, types, values, self.meter.clone(), address)
+    }
+
+    /// The size of the database of the member in use, in bytes.
+    pub async fn database_bytes(&self, patience: Duration) -> Result<i64, SharedLogError> {
+        let status = self.client.with_timeout(patience).status().await;
+        status.map(|status| status.db_size).map_err(|error| unavailable(&error.to_string()))
+    }
+
+    /// The size of the database of each member, in bytes, by the address of the member. `None` if it does not tell.
+    pub async fn member_bytes(&self) -> Vec<(String, Option<i64>)> {
+        let statuses = self.client.statuses().await;
+        let sizes = statuses.into_iter().map(|status| status.ok().map(|status| status.db_size));
+        self.client.endpoints().map(str::to_owned).zip(sizes).collect()
+    }
+
+    /// The record of which node ports or cluster IPs are taken.
+    pub fn range_allocations(&self, record: &Record) -> RangeAllocations {
+        RangeAllocations::new(&self.client, &self.types, Arc::clone(&self.values), record)
     }
 
     /// Takes turns with other servers at compacting etcd, once in every interval, for ever.
@@ -108,20 +160,21 @@ impl EtcdLog {
     }
 
     /// Reads all objects whose etcd keys begin like this.
-    async fn read(&self, prefix: String) -> Result<Loaded, SharedLogError> {
-        let mut loaded = self.read_at(prefix, NEWEST).await.map_err(|error| refusal(&error))?;
-        loaded.entries = wait_for_keys(&self.values, loaded.entries).await?;
-        Ok(loaded)
+    async fn read(&self, resource: &str, prefix: String) -> Result<Loaded, SharedLogError> {
+        self.read_at(resource, prefix, NEWEST).await.map_err(|error| refusal(&error))
     }
 
-    /// The same at a revision, without waiting for keys.
-    async fn read_at(&self, prefix: String, revision: i64) -> Result<Loaded, Error> {
+    /// The same at a revision.
+    async fn read_at(&self, resource: &str, prefix: String, revision: i64) -> Result<Loaded, Error> {
         let mut loaded = Loaded::default();
         let mut pages = self.client.pages(RangeRequest { revision, ..RangeRequest::prefix(prefix) });
-        while let Some(page) = pages.next().await? {
+        while pages.has_next() {
+            let page = self.meter.measure(Operation::List, resource, pages.next()).await?;
+            let Some(page) = page else { break };
             loaded.revision = from_etcd(page.revision);
             let entries = page.kvs.into_iter().filter_map(|entry| {
-                let (type_name, key) = self.types.locate(&entry.key)?;
+                let located = self.types.locate(&entry.key);
+                let (type_name, key) = located.filter(|(type_name, _)| self.scope.has(type_name))?;
                 let (revision, created) = (from_etcd(entry.mod_revision), from_etcd(entry.create_revision));
                 Some(SharedEntry { type_name, key, revision, created, value: entry.value })
             });
@@ -135,19 +188,15 @@ impl EtcdLog {
         let newest = to_etcd(self.current_revision().await?);
         let mut revision = newest.saturating_sub(HISTORY_REVISIONS).max(1);
         for _attempt in 0..PAST_ATTEMPTS {
-            match self.read_at(self.types.prefix(), revision).await {
+            match self.read_at(NO_RESOURCE, self.types.prefix(), revision).await {
                 Err(Error::Compacted(_)) => {}
-                Err(error) => return Err(refusal(&error)),
-                Ok(mut loaded) => {
-                    loaded.entries = wait_for_keys(&self.values, loaded.entries).await?;
-                    return Ok(loaded);
-                }
+                read => return read.map_err(|error| refusal(&error)),
             }
             // Only a watch is told how far etcd is compacted.
             let Some(compacted) = self.compacted_after(revision).await else { break };
             revision = compacted;
         }
-        self.read(self.types.prefix()).await
+        self.read(NO_RESOURCE, self.types.prefix()).await
     }
 
     /// Up to which revision etcd is compacted, if that is more than this one.
@@ -171,10 +220,12 @@ impl EtcdLog {
             // Whatever became of the lease: the object was not written.
             Err(error) => return ProposalOutcome::Failed(refusal(&error)),
         };
+        let (operation, type_name) = (operation(&proposal), proposal.type_name.clone());
         let Some(transaction) = self.transaction(proposal, lease) else {
             return ProposalOutcome::Failed(unknown_type());
         };
-        match self.client.txn(transaction).await {
+        let written = self.client.txn(transaction);
+        match self.meter.measure(operation, resource_of_store(&type_name), written).await {
             Ok(response) => outcome(&response),
             Err(error) if error.is_unknown_outcome() => ProposalOutcome::Unknown,
             Err(error) => {
@@ -216,6 +267,23 @@ impl EtcdLog {
     }
 }
 
+/// The revision of etcd: any linearizable read tells it.
+async fn revision_of(client: Client, meter: Meter) -> Result<Revision, SharedLogError> {
+    let read = client.range(RangeRequest { keys_only: true, ..RangeRequest::key(COMPACTION_KEY) });
+    let read = meter.measure(Operation::Get, NO_RESOURCE, read).await;
+    let header = read.map_err(|error| refusal(&error))?.header;
+    header.map(|header| from_etcd(header.revision)).ok_or_else(|| unavailable(WITHOUT_REVISION))
+}
+
+/// What a proposal does.
+fn operation(proposal: &Proposal) -> Operation {
+    match (&proposal.change, proposal.expected) {
+        (ProposedChange::Put(_), None) => Operation::Create,
+        (ProposedChange::Put(_), Some(_)) => Operation::Update,
+        (ProposedChange::Remove, _) => Operation::Delete,
+    }
+}
+
 /// What a transaction has done.
 fn outcome(response: &TxnResponse) -> ProposalOutcome {
     let revision = response.header.as_ref().map(|header| from_etcd(header.revision));
@@ -234,7 +302,7 @@ fn outcome(response: &TxnResponse) -> ProposalOutcome {
 impl SharedLog for EtcdLog {
     fn load(&self) -> BoxFuture<'static, Result<Loaded, SharedLogError>> {
         let log = self.clone();
-        async move { log.read(log.types.prefix()).await }.boxed()
+        async move { log.read(NO_RESOURCE, log.types.prefix()).await }.boxed()
     }
 
     fn load_past(&self) -> BoxFuture<'static, Result<Loaded, SharedLogError>> {
@@ -246,7 +314,7 @@ impl SharedLog for EtcdLog {
         let (log, type_name) = (self.clone(), type_name.clone());
         async move {
             let prefix = log.types.type_prefix(&type_name).ok_or_else(unknown_type)?;
-            let mut loaded = log.read(prefix).await?;
+            let mut loaded = log.read(resource_of_store(&type_name), prefix).await?;
             // A definition may have replaced another one meanwhile.
             loaded.entries.retain(|entry| entry.type_name == type_name);
             Ok(loaded)
@@ -255,19 +323,16 @@ impl SharedLog for EtcdLog {
     }
 
     fn follow(&self, after: Revision) -> BoxStream<'static, Result<Followed, FollowError>> {
-        follow::follow(&self.client, Arc::clone(&self.types), after)
+        let (types, scope, meter) = (Arc::clone(&self.types), self.scope.clone(), self.meter.clone());
+        follow::follow(&self.client, FollowDeps { types, scope, meter }, after)
     }
 
     fn current_revision(&self) -> BoxFuture<'static, Result<Revision, SharedLogError>> {
-        let client = self.client.clone();
-        async move {
-            // Any linearizable read tells the revision.
-            let read =
-                client.range(RangeRequest { keys_only: true, ..RangeRequest::key(COMPACTION_KEY) }).await;
-            let header = read.map_err(|error| refusal(&error))?.header;
-            header.map(|header| from_etcd(header.revision)).ok_or_else(|| unavailable(WITHOUT_REVISION))
-        }
-        .boxed()
+        revision_of(self.client.clone(), self.meter.clone()).boxed()
+    }
+
+    fn probe(&self, patience: Duration) -> BoxFuture<'static, Result<Revision, SharedLogError>> {
+        revision_of(self.client.with_timeout(patience), self.meter.clone()).boxed()
     }
 
     fn propose(&self, proposal: Proposal) -> BoxFuture<'static, ProposalOutcome> {
@@ -276,6 +341,24 @@ impl SharedLog for EtcdLog {
 
     /// The thread waits if a KMS plugin has to decrypt the data key.
     fn decode(&self, type_name: &TypeName, key: &Key, value: &Bytes) -> Result<Decoded, UnreadableReason> {
-        self.values.decode(type_name, key, value)
+        let decoded = self.values.decode(type_name, key, value).map_err(UnreadableReason::from);
+        self.meter.count_decoded(type_name, &decoded);
+        decoded
+    }
+
+    fn may_wait(&self, value: &[u8]) -> bool {
+        may_need_plugin(value)
+    }
+
+    fn decode_all(
+        &self,
+        type_name: &TypeName,
+        values: Vec<(Key, Bytes)>,
+    ) -> BoxFuture<'static, Vec<Result<Decoded, UnreadableReason>>> {
+        let (meter, type_name) = (self.meter.clone(), type_name.clone());
+        let decoded = decode_all(Arc::clone(&self.values), type_name.clone(), values);
+        let count =
+            move |all: &Vec<_>| all.iter().for_each(|decoded| meter.count_decoded(&type_name, decoded));
+        decoded.inspect(count).boxed()
     }
 }

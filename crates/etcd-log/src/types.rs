@@ -78,6 +78,11 @@ impl Types {
         self.0.load().layout.endpoint_leases_prefix()
     }
 
+    /// Whether this type is known.
+    pub fn has(&self, type_name: &TypeName) -> bool {
+        self.0.load().resources.contains_key(type_name)
+    }
+
     /// A resource of this type.
     pub(crate) fn resource(&self, type_name: &TypeName) -> Option<Arc<Resource>> {
         self.0.load().resources.get(type_name).cloned()
@@ -88,9 +93,14 @@ impl Types {
         self.0.load().layout.object_key(type_name, key)
     }
 
+    /// What has this etcd key; `None` for keys of other programs and of unknown types.
+    pub(crate) fn location(&self, etcd_key: &[u8]) -> Option<Location> {
+        self.0.load().layout.locate(etcd_key)
+    }
+
     /// The object with this etcd key.
     pub(crate) fn locate(&self, etcd_key: &[u8]) -> Option<(TypeName, Key)> {
-        match self.0.load().layout.locate(etcd_key)? {
+        match self.location(etcd_key)? {
             Location::Object(type_name, key) => Some((type_name, key)),
             Location::Record(_) => None,
         }

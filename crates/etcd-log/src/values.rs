@@ -8,13 +8,14 @@ mod tests;
 
 use std::sync::Arc;
 
-use pilothouse_actors::shared_log::{Decoded, SharedEntry};
+use pilothouse_actors::shared_log::Decoded;
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_encryption::{EncryptError, Encryption, WriteKey};
 use pilothouse_etcd_layout::values::{ValueCodec, ValueError, ValueErrorReason};
 use pilothouse_types::object::{Draft, Key, StoredDraft, TypeName, UnreadableReason};
 
 use self::encryption::ValueEncryption;
+pub(crate) use self::encryption::may_need_plugin;
 use crate::types::Types;
 
 /// Why an object has no form for etcd. Then it is not written.
@@ -31,9 +32,13 @@ pub enum EncodeError {
     UnknownKey,
 }
 
-/// Whether a KMS plugin may have the key of one of these.
-pub(crate) fn may_need_plugin(entries: &[SharedEntry]) -> bool {
-    entries.iter().any(|entry| encryption::may_need_plugin(&entry.value))
+/// Why a value was not decoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DecodeError {
+    /// The KMS plugin that has its key does not answer. The same attempt may succeed later.
+    Unavailable(String),
+    /// It cannot be decoded.
+    Impossible(UnreadableReason),
 }
 
 /// Makes values of objects, and objects of values. Any thread may use it.
@@ -74,11 +79,14 @@ impl Values {
         type_name: &TypeName,
         key: &Key,
         value: &[u8],
-    ) -> Result<Decoded, UnreadableReason> {
-        let (resource, etcd_key) = self.locate(type_name, key).ok_or(UnreadableReason::Damaged)?;
+    ) -> Result<Decoded, DecodeError> {
+        let (resource, etcd_key) = self.locate(type_name, key).ok_or(DecodeError::DAMAGED)?;
         let decrypted = self.encryption.decrypt(type_name, &etcd_key, value).map_err(|error| {
+            if error.is_transient() {
+                return DecodeError::Unavailable(error.to_string());
+            }
             tracing::error!(etcd_key, %error, "an object in etcd cannot be decrypted");
-            UnreadableReason::Undecryptable(error.to_string())
+            DecodeError::Impossible(UnreadableReason::Undecryptable(error.to_string()))
         })?;
         let error = match self.codec.decode(&resource, key, &decrypted.bytes) {
             Ok(decoded) => return Ok(Decoded { draft: decoded.draft, key_id: decrypted.key_id }),
@@ -87,16 +95,38 @@ impl Values {
         if let (None, ValueErrorReason::Malformed(_)) = (&decrypted.key_id, &error.reason) {
             // The error may quote it, and it may be a Secret.
             tracing::error!(etcd_key, "an object in etcd is malformed");
-            return Err(UnreadableReason::Damaged);
+            return Err(DecodeError::DAMAGED);
         }
         if matches!(error.reason, ValueErrorReason::Malformed(_)) {
             // Not every cipher notices that a wrong key has made noise of a value. The error may quote that, too.
             let reason = "it was decrypted to something else than an object";
             tracing::error!(etcd_key, reason, "an object in etcd cannot be read");
-            return Err(UnreadableReason::Undecryptable(reason.to_owned()));
+            return Err(DecodeError::Impossible(UnreadableReason::Undecryptable(reason.to_owned())));
         }
         tracing::error!(etcd_key, %error, "an object in etcd cannot be read");
-        Err(UnreadableReason::Damaged)
+        Err(DecodeError::DAMAGED)
+    }
+
+    /// The value of a record that is no object and is encrypted like objects of this type.
+    pub(crate) fn encrypt_record(
+        &self,
+        type_name: &TypeName,
+        etcd_key: &str,
+        plain: Vec<u8>,
+    ) -> Result<Vec<u8>, EncodeError> {
+        let encrypted = self.encryption.encrypt(type_name, etcd_key, &plain)?;
+        Ok(encrypted.map_or(plain, |(bytes, _)| bytes))
+    }
+
+    /// The bytes of such a record. The thread waits if a KMS plugin has to decrypt the data key.
+    pub(crate) fn decrypt_record(
+        &self,
+        type_name: &TypeName,
+        etcd_key: &str,
+        value: &[u8],
+    ) -> Result<Vec<u8>, String> {
+        let decrypted = self.encryption.decrypt(type_name, etcd_key, value);
+        decrypted.map(|decrypted| decrypted.bytes.into_owned()).map_err(|error| error.to_string())
     }
 
     /// What objects of a type are encrypted with now.
@@ -104,21 +134,21 @@ impl Values {
         self.encryption.write_key(type_name)
     }
 
-    /// The first of these, from this position on, that can perhaps be decrypted later and not now: the KMS plugin that has its key
-    /// does not answer. With the reason. The thread waits for the plugin.
-    pub(crate) fn first_undecided(&self, entries: &[SharedEntry], from: usize) -> Option<(usize, String)> {
-        let undecided = |entry: &SharedEntry| {
-            let SharedEntry { type_name, key, value, .. } = entry;
-            let etcd_key =
-                self.types.etcd_key(type_name, key).filter(|_| encryption::may_need_plugin(value))?;
-            let error = self.encryption.decrypt(type_name, &etcd_key, value).err()?;
-            error.is_transient().then(|| error.to_string())
-        };
-        entries.iter().enumerate().skip(from).find_map(|(index, entry)| Some((index, undecided(entry)?)))
-    }
-
     /// A resource of the type and the etcd key of the object.
     fn locate(&self, type_name: &TypeName, key: &Key) -> Option<(Arc<Resource>, String)> {
         Some((self.types.resource(type_name)?, self.types.etcd_key(type_name, key)?))
+    }
+}
+
+impl DecodeError {
+    const DAMAGED: DecodeError = DecodeError::Impossible(UnreadableReason::Damaged);
+}
+
+impl From<DecodeError> for UnreadableReason {
+    fn from(error: DecodeError) -> UnreadableReason {
+        match error {
+            DecodeError::Unavailable(reason) => UnreadableReason::Undecryptable(reason),
+            DecodeError::Impossible(reason) => reason,
+        }
     }
 }

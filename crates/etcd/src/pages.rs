@@ -46,6 +46,11 @@ impl Pages {
         self
     }
 
+    /// Whether there is a page that was not read yet.
+    pub fn has_next(&self) -> bool {
+        self.request.is_some()
+    }
+
     /// The next page; `None` after the last. After an error, the same page is read again.
     pub async fn next(&mut self) -> Result<Option<Page>, Error> {
         let Some(request) = &mut self.request else { return Ok(None) };

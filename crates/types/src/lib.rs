@@ -3,10 +3,12 @@
 //! - [`object`] is the stored unit, [`filter`] selects objects, [`error`] is the error of a store;
 //! - [`identity`] is a user, [`authentication`] and [`authorization`] are the decisions about one;
 //! - [`memory`] counts bytes, [`user_shares`] what each user has of something, [`frame`] is an encoded watch event that watches share;
-//! - [`clock`] is injected time, [`lock`] are locks without poisoning, [`bounded`] are collections with a maximum size.
+//! - [`clock`] is injected time, [`lock`] are locks without poisoning, [`bounded`] are collections with a maximum size,
+//!   [`bitmap`] is a set of small numbers.
 
 pub mod authentication;
 pub mod authorization;
+pub mod bitmap;
 pub mod bounded;
 pub mod clock;
 pub mod error;

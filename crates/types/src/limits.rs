@@ -16,3 +16,5 @@ pub const LEDGER_LAG_DIVISOR: usize = 64;
 pub const SMALL_REQUEST_BYTES: usize = 64 << 10;
 /// The size from which a frame, or a queue of frames, is counted. Smaller ones are shared or short-lived.
 pub const LARGE_FRAME_BYTES: usize = 8 << 10;
+/// Items of one range allocation: the largest range of cluster IPs has 2^20 addresses.
+pub const RANGE_ITEMS: usize = 1 << 20;

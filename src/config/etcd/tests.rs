@@ -162,6 +162,18 @@ fn overrides_name_the_servers_of_one_resource() {
 }
 
 #[test]
+fn checks_of_etcd_have_a_timeout_each() {
+    for (line, expected) in [
+        ("", [2_000, 2_000]),
+        ("--etcd-healthcheck-timeout=300ms --etcd-readycheck-timeout=1m", [300, 60_000]),
+        ("--etcd-healthcheck-timeout=0s --etcd-readycheck-timeout=0", [2_000, 2_000]),
+    ] {
+        let expected = expected.map(Duration::from_millis);
+        assert_eq!(parse(line).unwrap().etcd_flags.check_timeouts(), expected, "{line}");
+    }
+}
+
+#[test]
 fn media_type_is_one_of_three() {
     let error = parse("--storage-media-type=application/cbor").unwrap_err().to_string();
     let words = "--storage-media-type \"application/cbor\" invalid, allowed values: application/json,";

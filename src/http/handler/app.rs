@@ -18,6 +18,7 @@ use pilothouse_api::path::{Request, Target};
 use pilothouse_apimachinery::query::{self, Query};
 use pilothouse_apimachinery::status::Result;
 use pilothouse_apimachinery::verb::Verb;
+use pilothouse_types::identity::Identity;
 
 use crate::flowcontrol::{RequestInfo, RequestLimiter};
 use crate::metrics::requests::{RequestOptions, Sample};
@@ -26,7 +27,9 @@ use super::connect::aggregated::{self, AggregatedRequest};
 use super::render::{self, Context, PLAIN_TEXT};
 use super::resource::{self, ResourceRequest};
 use super::worker::Worker;
-use super::{audit, backup, deadline, debug_flags, documents, filters, health, metrics, openapi};
+use super::{
+    audit, backup, deadline, debug_flags, documents, established, filters, health, metrics, openapi,
+};
 
 /// Media type prefix of server-side apply patches.
 const APPLY_PATCH: &str = "application/apply-patch+";
@@ -92,13 +95,7 @@ async fn serve(
     {
         return Ok(refusal);
     }
-    let original = context.trail().map(|_| caller.clone());
-    let identity = filters::impersonate(worker, request, caller).await?;
-    if let (Some(trail), Some(original)) = (context.trail(), original)
-        && !Arc::ptr_eq(&identity, &original)
-    {
-        trail.set_impersonated(&identity);
-    }
+    let identity = impersonate(worker, request, context, caller).await?;
     let (parsed, path) = (parsed?, path.as_deref().unwrap_or_default());
     let resource =
         parsed.resource().and_then(|path_info| worker.served().catalog.resource_at(path_info).cloned());
@@ -113,6 +110,10 @@ async fn serve(
     };
     let authorized = filters::authorize(worker, request, &identity, &parsed, &query).await;
     authorized.inspect_err(|_| sample.forget())?;
+    let resource = match resource {
+        None => Box::pin(established::find(worker, &parsed, &permit)).await,
+        found => found,
+    };
     if let Some(registration) = aggregated::route(worker, &parsed, path, resource.as_ref()).await? {
         let (user, audit_id, permit) = (&*identity, context.audit_id(), &permit);
         let is_watch = parsed.verb == Verb::Watch;
@@ -141,6 +142,23 @@ async fn serve(
             resource::serve(resource_request, resource, payload).await
         }
     }
+}
+
+/// The user as whom the caller acts, which the audit log names, too.
+async fn impersonate(
+    worker: &Worker,
+    request: &HttpRequest,
+    context: &Context,
+    caller: Arc<Identity>,
+) -> Result<Arc<Identity>> {
+    let original = context.trail().map(|_| Arc::clone(&caller));
+    let identity = filters::impersonate(worker, request, caller).await?;
+    if let (Some(trail), Some(original)) = (context.trail(), original)
+        && !Arc::ptr_eq(&identity, &original)
+    {
+        trail.set_impersonated(&identity);
+    }
+    Ok(identity)
 }
 
 /// Serves a path that is not a resource.

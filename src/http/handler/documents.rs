@@ -11,10 +11,10 @@ use pilothouse_apimachinery::well_known::{AGGREGATED_DISCOVERY, DISCOVERY_GROUP,
 
 use crate::auth::service_account::metadata::{CONFIGURATION_PATH, KEYS_PATH};
 
-use super::health;
 use super::render::{self, Context, text};
 use super::streamed_body::StreamedBody;
 use super::worker::Worker;
+use super::{established, health};
 
 /// The parameters of the media type of aggregated discovery, which all encodings share.
 const AGGREGATED_PARAMETERS: &str = "g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -30,6 +30,9 @@ pub async fn respond(
     context: &Context,
 ) -> Result<HttpResponse> {
     let path = trim_slashes(path);
+    if path.starts_with("/apis") {
+        Box::pin(established::wait_for_all(worker)).await;
+    }
     let served = worker.shared.served.load_full();
     served.wait_for_definitions().await;
     let extensions = &worker.shared.aggregation.extensions;

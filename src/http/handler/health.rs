@@ -28,6 +28,8 @@ use super::worker::Worker;
 pub struct Health {
     /// Whether writes can be made durable.
     pub storage: Arc<StorageProbe>,
+    /// The same for `etcd-readiness`, which may have a timeout of its own.
+    pub readiness: Arc<StorageProbe>,
     /// Limits log lines about checks that fail.
     pub failures: Throttle,
     /// Answers only if stores can be found.
@@ -48,6 +50,31 @@ pub struct Health {
     pub undecryptable: Arc<BTreeMap<TypeName, usize>>,
     /// The checks of the KMS plugins that protect stored objects.
     pub kms: Vec<KmsCheck>,
+    /// The parts of the server with a start hook in the reference that may be off.
+    pub optional: OptionalParts,
+}
+
+/// Which parts of the server are on that have a start hook in the reference.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OptionalParts {
+    /// This server keeps a lease under its identity.
+    pub identity_lease: bool,
+}
+
+impl OptionalParts {
+    /// Whether the hook of this name has run.
+    fn has(self, hook: &str) -> bool {
+        hook != IDENTITY_LEASE_HOOK || self.identity_lease
+    }
+}
+
+impl Health {
+    async fn check_storage(&self, probe: &Arc<StorageProbe>) -> Result<(), String> {
+        match self.fatal.raised() {
+            Some(reason) => Err(reason),
+            None => probe.check().await,
+        }
+    }
 }
 
 /// One named check.
@@ -125,10 +152,8 @@ impl Check {
         let health = &worker.shared.health;
         match self {
             Check::Ping | Check::Log | Check::Space | Check::Decryption => Ok(()),
-            Check::Etcd | Check::EtcdReadiness => match health.fatal.raised() {
-                Some(reason) => Err(reason),
-                None => health.storage.check().await,
-            },
+            Check::Etcd => health.check_storage(&health.storage).await,
+            Check::EtcdReadiness => health.check_storage(&health.readiness).await,
             Check::Kms(index) => match health.kms.get(index) {
                 Some(check) => check.check().await,
                 None => Ok(()),
@@ -184,9 +209,10 @@ fn check_flag(is_ok: bool, error: &str) -> Result<(), String> {
 const ENDPOINTS: [&str; 3] = ["healthz", "livez", "readyz"];
 /// The checks that every endpoint lists first.
 const FIRST: [Check; 3] = [Check::Ping, Check::Log, Check::Etcd];
-/// The reference's post-start hooks, by name and in order, because monitoring names them. The hook for apiserver identity leases
-/// is missing: there is only one server.
-const HOOKS: [&str; 27] = [
+/// The hook of the identity lease.
+const IDENTITY_LEASE_HOOK: &str = "poststarthook/start-kube-apiserver-identity-lease-controller";
+/// The reference's post-start hooks, by name and in order, because monitoring names them.
+const HOOKS: [&str; 28] = [
     "poststarthook/start-apiserver-admission-initializer",
     "poststarthook/generic-apiserver-start-informers",
     "poststarthook/priority-and-fairness-config-consumer",
@@ -197,6 +223,7 @@ const HOOKS: [&str; 27] = [
     "poststarthook/crd-informer-synced",
     "poststarthook/start-system-namespaces-controller",
     "poststarthook/start-cluster-authentication-info-controller",
+    IDENTITY_LEASE_HOOK,
     "poststarthook/start-kube-apiserver-identity-lease-garbage-collector",
     "poststarthook/start-legacy-token-tracking-controller",
     "poststarthook/start-service-ip-repair-controllers",
@@ -247,7 +274,8 @@ fn checks_for(worker: &Worker, endpoint: &str) -> Vec<Check> {
     let kms = 0..worker.shared.health.kms.len();
     checks.extend(kms.map(Check::Kms).filter(|_| endpoint != "livez"));
     checks.extend([Check::InformerSync].iter().filter(|_| is_ready));
-    checks.extend(HOOKS.map(Check::Hook));
+    let optional = worker.shared.health.optional;
+    checks.extend(HOOKS.into_iter().filter(|hook| optional.has(hook)).map(Check::Hook));
     let has_controllers = is_ready && worker.shared.health.controllers.is_some();
     checks.extend(OWN.iter().filter(|check| **check != Check::Controllers || has_controllers));
     // Not of /livez: a restart would not help.

@@ -4,17 +4,18 @@ use std::collections::BTreeSet;
 
 use actix_web::HttpResponse;
 use actix_web::http::header;
+use futures::future::join_all;
 use pilothouse_actors::directory::Types;
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::Freshness;
 use pilothouse_api::custom::definition::resource_of_store;
 use pilothouse_apimachinery::status::Result;
-use prometheus::core::{Collector as _, MetricVec, MetricVecBuilder};
 
 use super::render::{Context, plain};
 use super::worker::Worker;
 use crate::flowcontrol::RequestLimiter;
-use crate::limits::HEAVY_METRICS_BYTES;
+use crate::limits::{ETCD_STATUS_TIMEOUT, HEAVY_METRICS_BYTES};
+use crate::metrics::remove_stale;
 
 /// The content type of the text format, with the reference's parameters.
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
@@ -44,9 +45,14 @@ pub async fn page(worker: &Worker, context: &Context) -> Result<HttpResponse> {
     let types = shared.health.directory.send(Types).await.unwrap_or_default();
     let existing: BTreeSet<&str> = types.iter().map(resource_of_store).collect();
     for numbers in
-        [&metrics.objects, &watching.window_events, &watching.archived_events, &watching.window_bytes]
+        [&watching.window_events, &watching.archived_events, &watching.window_bytes, &watching.revisions]
     {
         remove_stale(numbers, &existing);
+    }
+    // In etcd, they are counted once in a while.
+    let counts_objects = !metrics.is_in_etcd();
+    if counts_objects {
+        remove_stale(&metrics.objects, &existing);
     }
     remove_stale(&watching.window_age, &existing);
     // If a store does not answer, its gauges keep their last values; the health checks report it.
@@ -55,7 +61,11 @@ pub async fn page(worker: &Worker, context: &Context) -> Result<HttpResponse> {
             worker.backend.stores.open_watch(type_name, Freshness::Seen, &Permit::none()).await
         {
             let (labels, extent) = ([resource_of_store(type_name)], position.window.extent());
-            metrics.objects.with_label_values(&labels).set(number(position.snapshot.len()));
+            if counts_objects {
+                metrics.objects.with_label_values(&labels).set(number(position.snapshot.len()));
+            }
+            let revision = i64::try_from(position.snapshot.revision.0).unwrap_or(i64::MAX);
+            watching.revisions.with_label_values(&labels).set(revision);
             watching.window_events.with_label_values(&labels).set(number(extent.events));
             watching.archived_events.with_label_values(&labels).set(number(extent.archived));
             watching.window_bytes.with_label_values(&labels).set(number(extent.bytes));
@@ -63,6 +73,7 @@ pub async fn page(worker: &Worker, context: &Context) -> Result<HttpResponse> {
             watching.window_age.with_label_values(&labels).set(age.as_secs_f64());
         }
     }
+    measure_etcd(worker).await;
     // As large as the last one, about: it grows with the resources that exist.
     let text = match metrics.page_bytes() > HEAVY_METRICS_BYTES {
         true => {
@@ -72,6 +83,16 @@ pub async fn page(worker: &Worker, context: &Context) -> Result<HttpResponse> {
         false => metrics.text(),
     };
     Ok(respond(text))
+}
+
+/// Asks etcd for the sizes of its databases, if objects are there.
+async fn measure_etcd(worker: &Worker) {
+    let logs = &worker.shared.usage.etcd;
+    let sizes = join_all(logs.iter().map(|log| log.database_bytes(ETCD_STATUS_TIMEOUT))).await;
+    for (cluster, size) in sizes.into_iter().enumerate() {
+        let size = size.inspect_err(|error| tracing::debug!(%error, "etcd does not tell its size"));
+        worker.shared.metrics.set_stored_bytes(cluster, size.ok());
+    }
 }
 
 /// The page of health check metrics.
@@ -86,15 +107,5 @@ fn respond(text: std::result::Result<Vec<u8>, prometheus::Error>) -> HttpRespons
             tracing::warn!(%error, "metrics cannot be encoded");
             plain(500, "internal server error\n".to_owned())
         }
-    }
-}
-
-/// Removes metrics of resources that no longer exist.
-fn remove_stale<T: MetricVecBuilder>(metric: &MetricVec<T>, existing: &BTreeSet<&str>) {
-    let labels = metric.collect();
-    let labels = labels.iter().flat_map(|family| family.get_metric()).flat_map(|sample| sample.get_label());
-    for label in labels.filter(|label| !existing.contains(label.value())) {
-        // A concurrent request may have removed it already.
-        let _gone = metric.remove_label_values(&[label.value()]);
     }
 }

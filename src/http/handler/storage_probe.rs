@@ -2,18 +2,21 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use pilothouse_actors::storage_health::StorageHealth;
 use pilothouse_types::clock::{Clock, Moment};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::limits::{STORAGE_PROBE_INTERVAL, STORAGE_PROBE_TIMEOUT};
+use crate::limits::STORAGE_PROBE_INTERVAL;
 
 /// Asks the storage whether it accepts writes. Anybody may request health checks at any rate, and they must not delay writes: it is asked
 /// once in a while, and never again before it has answered.
 pub struct StorageProbe {
     health: StorageHealth,
+    /// How long a check waits.
+    timeout: Duration,
     clock: Clock,
     is_running: AtomicBool,
     /// The last result, and its time.
@@ -21,10 +24,11 @@ pub struct StorageProbe {
 }
 
 impl StorageProbe {
-    /// A probe of this storage.
-    pub fn new(health: StorageHealth, clock: Clock) -> Arc<StorageProbe> {
+    /// A probe of this storage, which may take so long.
+    pub fn new(health: StorageHealth, timeout: Duration, clock: Clock) -> Arc<StorageProbe> {
         Arc::new(StorageProbe {
             health,
+            timeout,
             clock,
             is_running: AtomicBool::new(false),
             last: watch::Sender::new(None),
@@ -43,16 +47,15 @@ impl StorageProbe {
         if !self.is_running.swap(true, Ordering::AcqRel) {
             let probe = Arc::clone(self);
             actix::spawn(async move {
-                let outcome = probe.health.check().await;
+                let outcome = probe.health.check(probe.timeout).await;
                 probe.is_running.store(false, Ordering::Release);
                 probe.publish(outcome);
             });
         }
-        match timeout(STORAGE_PROBE_TIMEOUT, last.changed()).await {
+        match timeout(self.timeout, last.changed()).await {
             Ok(_) => last.borrow().as_ref().map_or(Ok(()), |(_, outcome)| outcome.clone()),
             Err(_) => {
-                let seconds = STORAGE_PROBE_TIMEOUT.as_secs();
-                let outcome = Err(format!("the storage has not answered within {seconds} seconds"));
+                let outcome = Err(format!("the storage has not answered within {:?}", self.timeout));
                 self.publish(outcome.clone());
                 outcome
             }

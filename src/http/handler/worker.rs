@@ -11,9 +11,11 @@ use pilothouse_api::aggregation::RegisteredVersion;
 use pilothouse_api::catalog::Catalog;
 use pilothouse_api::discovery::Documents;
 use pilothouse_api::release::Release;
+use pilothouse_etcd_log::EtcdLog;
 use pilothouse_types::memory::MemoryLedger;
 use tokio::sync::watch;
 
+use crate::apiextensions::progress::DefinitionProgress;
 use crate::audit::Audit;
 use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;
@@ -52,6 +54,8 @@ pub struct Worker {
 pub struct Shared {
     /// The catalog and its documents. Replaced as a whole when CustomResourceDefinitions change.
     pub served: ArcSwap<Served>,
+    /// Up to where CustomResourceDefinitions are served.
+    pub definitions: DefinitionProgress,
     /// How many requests are served at the same time, and for how long.
     pub limits: RequestLimits,
     /// What happens to requests that take much work.
@@ -102,6 +106,8 @@ pub struct Usage {
     pub memory: MemoryLedger,
     /// The open connections of clients.
     pub connections: Connections,
+    /// The clusters of etcd that have the objects.
+    pub etcd: Vec<EtcdLog>,
 }
 
 /// Settings of the authentication of clients.

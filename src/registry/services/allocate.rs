@@ -5,20 +5,29 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use pilothouse_actors::permit::Permit;
-use pilothouse_actors::ports::{AllocatePorts, CheckPorts, PortRequest, Reason};
+use pilothouse_actors::ports::{PortRequest, Reason};
+use pilothouse_actors::shared_range::RangeError;
 use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
-use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::NETWORKING_GROUP;
 use pilothouse_kinds::services::addresses::{self, Family};
 use pilothouse_kinds::services::ports::{self, NodePortRequest};
 use pilothouse_kinds::services::{ServiceAllocations, families, list, spec};
-use pilothouse_types::object::Key;
+use pilothouse_types::error::StoreError;
+use pilothouse_types::object::{Key, TypeName};
 
-use super::Services;
+use super::address_records::Reservation;
 use super::claim::{Claim, PendingClaim};
+use super::node_ports::PortError;
+use super::record_repair::to_status;
+use super::{ADDRESSES, Services};
 use crate::pki::random;
+use crate::registry::write_hooks::WriteEnd;
 
 const NOT_REACHED: &str = "the ports of the nodes cannot be reached";
+/// How many addresses of a shared record are tried that turn out to have an IPAddress, before one is searched among those that have none.
+const RECORD_ATTEMPTS: u32 = 8;
 
 /// The addresses and ports that a service asks for.
 pub(super) struct AllocationRequest {
@@ -39,6 +48,8 @@ pub(super) enum AllocationError {
     Address(String, String),
     /// The index of the port, and the reason.
     Port(usize, Reason),
+    /// The record of the ports is not one by which ports may be allocated.
+    PortRecord(String),
     /// Any other error.
     Other(Box<Status>),
 }
@@ -46,6 +57,19 @@ pub(super) enum AllocationError {
 impl From<Box<Status>> for AllocationError {
     fn from(status: Box<Status>) -> AllocationError {
         AllocationError::Other(status)
+    }
+}
+
+impl From<PortError> for AllocationError {
+    fn from(error: PortError) -> AllocationError {
+        match error {
+            PortError::Refused(refusal) => AllocationError::Port(refusal.index, refusal.reason),
+            PortError::Record(RangeError::OtherRange) => {
+                AllocationError::PortRecord(RangeError::OtherRange.to_string())
+            }
+            PortError::Record(error) => to_status(error).into(),
+            PortError::Ended => Status::unavailable(NOT_REACHED).into(),
+        }
     }
 }
 
@@ -69,6 +93,10 @@ impl AllocationError {
                     &format!("failed to allocate IP {address}: {reason}"),
                 ))
             }
+            AllocationError::PortRecord(reason) => match requests.first() {
+                Some(request) if request.wanted.is_some() => Ok(request.refused(&reason)),
+                _ => Err(Status::internal(format!("failed to allocate a nodePort: {reason}"))),
+            },
             AllocationError::Port(index, reason) => {
                 let request = requests.get(index).ok_or_else(|| {
                     Status::internal("the allocator returned a port that was not requested")
@@ -114,7 +142,7 @@ impl Services {
         match self.fill(&mut request, &mut claim, &permit).await {
             Ok(()) => Ok((request.service, claim)),
             Err(error) => {
-                claim.end(false).await;
+                claim.end(WriteEnd::NotStored).await;
                 Err(error)
             }
         }
@@ -152,13 +180,11 @@ impl Services {
         }
         let port_request = |request: &NodePortRequest| match request.wanted {
             Some(port) => PortRequest::Exactly(port),
-            None => PortRequest::Any(u32::try_from(random::below(1 << 30)).unwrap_or(0)),
+            None => PortRequest::Any(random_number()),
         };
         // No more ports than these exist, so a longer list fails at one of the first.
         let requests = request.ports.iter().take(usize::from(u16::MAX) + 2).map(port_request).collect();
-        let command = AllocatePorts { owner: open.owner.clone(), requests, permit: permit.clone() };
-        let allocated = self.ports.send(command).await.map_err(|_| Status::unavailable(NOT_REACHED))?;
-        let allocated = allocated.map_err(|error| AllocationError::Port(error.index, error.reason))?;
+        let allocated = self.ports.allocate(open.owner.clone(), requests, permit.clone()).await?;
         open.allocated.ports.extend(allocated.iter().copied());
         let allocated: Vec<i64> = allocated.into_iter().map(i64::from).collect();
         ports::set_ports(service, &request.ports, &allocated);
@@ -178,10 +204,68 @@ impl Services {
         if !ranges.iter().any(|range| range.contains(address)) {
             return refuse("the provided network does not match the current range");
         }
-        if self.take_address(address, owner, permit).await? {
+        let result = match self.address_record(address) {
+            None => Reservation::NotRecorded,
+            Some(record) => record.take(address, permit).await.map_err(|error| to_status(error.into()))?,
+        };
+        match result {
+            Reservation::Taken | Reservation::NotRecorded => {}
+            Reservation::Occupied => return refuse("provided IP is already allocated"),
+            Reservation::Unusable(error) => return refuse(&error.to_string()),
+        }
+        if self.take_recorded(address, owner, permit).await? {
             return Ok(address);
         }
         refuse("provided IP is already allocated")
+    }
+
+    /// Creates the IPAddress of an address that is taken in its record, if it has one. Returns whether it was free.
+    async fn take_recorded(&self, address: IpAddr, owner: &Key, permit: &Permit) -> Result<bool> {
+        let created = self.create_address(address, owner, permit).await;
+        // If it has an IPAddress, the record is right now. If nobody knows, a repair will.
+        if !matches!(created, Ok(_) | Err(StoreError::UnknownOutcome)) {
+            self.release_record(address).await;
+        }
+        created.map_err(|error| address_error(&error, &address.to_string()))
+    }
+
+    /// Allocates any free address of a family.
+    pub(super) async fn take_any_address(
+        &self,
+        family: Family,
+        owner: &Key,
+        permit: &Permit,
+    ) -> Result<IpAddr> {
+        let ranges = self.ranges(family, permit).await?;
+        let record = self.address_records.iter().find(|record| ranges.contains(&record.range));
+        for _ in 0..RECORD_ATTEMPTS {
+            let Some(record) = record else { break };
+            let taken = record.take_any(random_number(), permit).await;
+            let Some(address) = taken.map_err(|error| to_status(error.into()))? else { break };
+            if self.take_recorded(address, owner, permit).await? {
+                return Ok(address);
+            }
+        }
+        let allocated = self.stores.snapshot(&TypeName::new(ADDRESSES), permit).await;
+        let allocated = allocated.map_err(|error| address_error(&error, ""))?;
+        let mut random = |bound: u64| random::below(usize::try_from(bound).unwrap_or(usize::MAX)) as u64;
+        for range in ranges {
+            for address in range.candidates(&mut random) {
+                // If the address was taken since the snapshot, creating its IPAddress fails and the search goes on.
+                if allocated.get(&address.to_string()).is_none()
+                    && self.take_address(address, owner, permit).await?
+                {
+                    return Ok(address);
+                }
+            }
+        }
+        Err(Status::internal("failed to allocate a serviceIP: range is full"))
+    }
+
+    /// Allocates an address for a service by its IPAddress alone. Returns whether it was free.
+    pub(super) async fn take_address(&self, address: IpAddr, owner: &Key, permit: &Permit) -> Result<bool> {
+        let created = self.create_address(address, owner, permit).await;
+        created.map_err(|error| address_error(&error, &address.to_string()))
     }
 
     /// Writes the result of a dry run, without allocating.
@@ -209,13 +293,12 @@ impl Services {
         }
         let chosen_ports: Vec<usize> =
             (0..requests.len()).filter(|index| requests[*index].wanted.is_some()).collect();
-        let check = CheckPorts {
-            ports: requests.iter().filter_map(|request| request.wanted).collect(),
-            permit: permit.clone(),
-        };
-        let free = self.ports.send(check).await.map_err(|_| Status::unavailable(NOT_REACHED))?;
-        free.map_err(|error| {
-            AllocationError::Port(chosen_ports.get(error.index).copied().unwrap_or(error.index), error.reason)
+        let chosen = requests.iter().filter_map(|request| request.wanted).collect();
+        self.ports.check(chosen, permit.clone()).await.map_err(|error| match error.into() {
+            AllocationError::Port(index, reason) => {
+                AllocationError::Port(chosen_ports.get(index).copied().unwrap_or(index), reason)
+            }
+            error => error,
         })?;
         ports::set_ports(service, requests, &ports::dummies(requests));
         Ok(())
@@ -225,4 +308,13 @@ impl Services {
 fn family(service: &Value, index: usize) -> Result<Family> {
     let family = list(spec(service), "ipFamilies").get(index).and_then(|name| Family::parse(name));
     family.ok_or_else(|| Status::internal("a service whose address has no family"))
+}
+
+fn random_number() -> u32 {
+    u32::try_from(random::below(1 << 30)).unwrap_or(0)
+}
+
+fn address_error(error: &StoreError, name: &str) -> Box<Status> {
+    let resource = GroupResource { group: NETWORKING_GROUP, resource: "ipaddresses" };
+    Status::from_store(error, resource, name)
 }

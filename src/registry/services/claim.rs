@@ -12,7 +12,7 @@ use pilothouse_types::object::Key;
 use tokio::time::{sleep, timeout};
 
 use super::Services;
-use crate::registry::write_hooks::FinishWrite;
+use crate::registry::write_hooks::{FinishWrite, WriteEnd};
 
 /// How often a busy store is retried. With doubling pauses this is about twenty seconds. What is not released by then stays
 /// allocated until the periodic check. Waiting longer would keep permits from requests that could be served.
@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What a write has allocated or may release. Call [`Claim::end`] when the write is over. A claim that is dropped, because its
-/// client disconnected, ends by itself.
+/// client disconnected, ends by itself: behind the writes of its service that are on their way.
 #[must_use]
 pub(super) struct Claim(Option<PendingClaim>);
 
@@ -71,20 +71,22 @@ impl Claim {
     }
 
     /// Releases what is not needed. After a stored write that is what only the old state held, or everything if the service was
-    /// removed. After a failed write it is what was allocated for it.
-    pub async fn end(mut self, stored: bool) {
+    /// removed. After a failed write it is what was allocated for it. Nothing is released if nobody knows: the write may still come to be
+    /// stored, so that is left to the periodic check.
+    pub async fn end(mut self, end: WriteEnd) {
         let Some(open) = self.0.take() else { return };
         let (services, may_remove) = (open.services.clone(), open.may_remove);
-        let unsettled = match (stored, may_remove) {
-            (true, true) => open.into_unsettled(),
-            (true, false) => UnsettledAllocations {
+        let unsettled = match (end, may_remove) {
+            (WriteEnd::Unknown, _) => return log_unknown(&open),
+            (WriteEnd::Stored, true) => open.into_unsettled(),
+            (WriteEnd::Stored, false) => UnsettledAllocations {
                 held: open.before,
                 owner: open.owner,
                 endpoints: false,
                 permit: open.permit,
             },
             // A refused write removed nothing: endpoints of this name belong to another service.
-            (false, _) => UnsettledAllocations {
+            (WriteEnd::NotStored, _) => UnsettledAllocations {
                 held: open.allocated,
                 owner: open.owner,
                 endpoints: false,
@@ -99,8 +101,8 @@ impl Claim {
 }
 
 impl FinishWrite for Claim {
-    fn finish(self: Box<Self>, stored: bool) -> LocalBoxFuture<'static, ()> {
-        self.end(stored).boxed_local()
+    fn finish(self: Box<Self>, end: WriteEnd) -> LocalBoxFuture<'static, ()> {
+        self.end(end).boxed_local()
     }
 }
 
@@ -136,6 +138,14 @@ async fn settle(services: Rc<Services>, mut unsettled: UnsettledAllocations) {
     }
     let result = services.release_unused(&mut unsettled).await;
     log_failure(&unsettled, result);
+}
+
+fn log_unknown(open: &PendingClaim) {
+    let service = open.owner.as_str();
+    tracing::warn!(
+        service,
+        "it is unknown whether a service was stored; its addresses and ports are kept until a check"
+    );
 }
 
 fn log_failure(unsettled: &UnsettledAllocations, result: Result<(), StoreError>) {

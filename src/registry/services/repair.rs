@@ -1,10 +1,11 @@
-//! Repairs allocations at the start and every few minutes: IPAddress objects follow the services, and node ports are counted.
+//! Repairs allocations at the start and every few minutes: IPAddress objects follow the services, and node ports are counted. Those that
+//! servers share are repaired by `record_repair.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use pilothouse_actors::permit::Permit;
-use pilothouse_actors::ports::{AllocatePorts, ListOwners, PortRequest, ReleasePorts};
+use pilothouse_actors::ports::{ListOwners, PortRequest};
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_apimachinery::codec;
 use pilothouse_apimachinery::names;
@@ -15,8 +16,12 @@ use pilothouse_apimachinery::well_known::labels::{ADDRESS_ALLOCATOR, ADDRESS_MAN
 use pilothouse_kinds::services::ServiceAllocations;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, Object, Revision, TypeName};
+use tokio::time::sleep;
 
+use super::node_ports::NodePorts;
+use super::record_repair::RecordLeaks;
 use super::{ADDRESSES, SERVICES, Services, StoredAllocations, parent};
+use crate::limits::{START_REPAIR_ATTEMPTS, START_REPAIR_PAUSE};
 use crate::registry::stores::Stores;
 
 /// The addresses and ports of every stored service; `None` for a corrupt one.
@@ -57,21 +62,39 @@ pub enum Finding {
 
 impl Services {
     /// Removes IPAddresses without a service, and creates missing ones. Only at the start, when no writes
-    /// happen and the ports were just counted.
+    /// happen and the ports were just counted. Other servers may be writing: then nothing is removed yet, and the records that are shared
+    /// with them are made or repaired.
     pub async fn repair(&self, held: &AllocationsByService) -> Result<()> {
+        let is_shared = matches!(self.ports, NodePorts::Shared(_));
         for finding in self.address_findings(held).await {
-            self.repair_finding(&finding).await?;
+            if !(is_shared && matches!(finding, Finding::Leaked(..))) {
+                self.repair_finding(&finding).await?;
+            }
         }
-        Ok(())
+        if is_shared { self.repair_records_at_start().await } else { Ok(()) }
+    }
+
+    /// Without them nothing could be allocated, so a short outage is waited for.
+    async fn repair_records_at_start(&self) -> Result<()> {
+        for _ in 1..START_REPAIR_ATTEMPTS {
+            match self.repair_records(&mut RecordLeaks::default()).await {
+                Err(status) if matches!(status.code, 429 | 503 | 504) => sleep(START_REPAIR_PAUSE).await,
+                result => return result.map(drop),
+            }
+        }
+        self.repair_records(&mut RecordLeaks::default()).await.map(drop)
     }
 
     /// All mismatches.
     pub async fn findings(&self) -> std::result::Result<BTreeSet<Finding>, StoreError> {
         // Before the services are read: a release in between then shows as a leak, but not a second time.
-        let ports: BTreeMap<u16, Key> =
-            self.ports.send(ListOwners).await.map_err(|_| StoreError::Unavailable)?;
+        let ports: Option<BTreeMap<u16, Key>> = match &self.ports {
+            NodePorts::Own(ports) => Some(ports.send(ListOwners).await.map_err(|_| StoreError::Unavailable)?),
+            NodePorts::Shared(_) => None,
+        };
         let held = read_allocations(&self.stores, &self.registry).await?;
         let mut findings = self.address_findings(&held).await;
+        let Some(ports) = ports else { return Ok(findings) };
         for (port, owner) in &ports {
             let is_used = match held.get(owner) {
                 Some(Some(held)) => held.ports.contains(port),
@@ -167,13 +190,12 @@ impl Services {
             }
             Finding::LeakedPort(port, owner) => {
                 tracing::warn!(port, service = owner.as_str(), "a node port without a service is released");
-                let release = ReleasePorts { owner: owner.clone(), ports: vec![*port] };
-                let _the_allocator_lives_as_long_as_the_server = self.ports.send(release).await;
+                let _the_allocator_lives_as_long_as_the_server =
+                    self.ports.release(owner.clone(), vec![*port]).await;
             }
             Finding::MissingPort(port, owner) => {
                 let requests = vec![PortRequest::Exactly(i64::from(*port))];
-                let allocate = AllocatePorts { owner: owner.clone(), requests, permit: Permit::none() };
-                if !matches!(self.ports.send(allocate).await, Ok(Ok(_))) {
+                if self.ports.allocate(owner.clone(), requests, Permit::none()).await.is_err() {
                     tracing::debug!(
                         port,
                         service = owner.as_str(),

@@ -24,6 +24,7 @@ use crate::bootstrap;
 use crate::config::Config;
 use crate::controllers;
 use crate::controllers::resource_index::{Published, ResourceIndexes};
+use crate::controllers::server_identity::ServerIdentity;
 use crate::controllers::start::{
     Authorities, ControllerDeps, Down, ExtraController, Running, Settings, SharedDeps, StorageVersionFeatures,
 };
@@ -101,6 +102,12 @@ fn storage_version_features(config: &Config) -> StorageVersionFeatures {
     }
 }
 
+/// Whether this server keeps a lease under its identity: only if somebody asks which servers are alive.
+pub(super) fn keeps_identity(config: &Config) -> bool {
+    config.gates().enabled(API_SERVER_IDENTITY)
+        && (config.etcd().is_some() || storage_version_features(config).are_published)
+}
+
 impl ControllerSetup {
     pub(super) fn new(
         config: &Config,
@@ -128,6 +135,7 @@ impl ControllerSetup {
             max_finished_pods: config.controllers.terminated_pod_gc_threshold,
             flow_control_enabled: config.limits.enable_priority_and_fairness,
             shares_store: config.etcd().is_some(),
+            identity: keeps_identity(config).then(ServerIdentity::for_this_host),
             storage_versions: storage_version_features(config),
         };
         let (uses, use_receiver) = legacy_use::channel();

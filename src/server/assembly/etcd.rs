@@ -7,33 +7,36 @@ use std::time::Duration;
 
 use actix::Arbiter;
 use pilothouse_actors::directory::{Options, Stores as Storage};
-use pilothouse_actors::shared_log::{SharedLog as _, SharedLogError, decode_object};
-use pilothouse_actors::shared_storage::{self, StartError as SharedStartError};
+use pilothouse_actors::shared_log::decoding::decode_entries;
+use pilothouse_actors::shared_log::scope::TypeScope;
+use pilothouse_actors::shared_log::{SharedLog, SharedLogError};
+use pilothouse_actors::shared_storage::{self, SharedLogs, StartError as SharedStartError};
 use pilothouse_api::catalog::build::Builtin;
-use pilothouse_api::custom::definition::resources;
 use pilothouse_api::gates::CBOR_SERVING_AND_STORAGE;
 use pilothouse_apimachinery::schema::Registry;
 use pilothouse_encryption::Encryption;
 use pilothouse_etcd::Client;
 use pilothouse_etcd_layout::values::{ValueCodec, ValueOptions};
-use pilothouse_etcd_log::{EtcdForms, EtcdLog, EtcdLogOptions, Types};
-use pilothouse_kinds::definition::status;
+use pilothouse_etcd_log::{EtcdForms, EtcdLog, EtcdLogOptions, Observer, Types};
 use pilothouse_types::object::TypeName;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
+use super::etcd_overrides::{self, OtherCluster};
 use super::{BUILTIN, enabled_features};
 use crate::apiextensions::shared_types::SharedTypes;
 use crate::config::etcd::EtcdFlags;
 use crate::limits::{STORAGE_PROBE_TIMEOUT, STORAGE_RETRY_MESSAGE_INTERVAL, STORAGE_RETRY_PAUSE};
-use crate::live_index::stored_object::{CUSTOM_RESOURCE_DEFINITIONS, StoredObject};
+use crate::live_index::stored_object::CUSTOM_RESOURCE_DEFINITIONS;
 use crate::server::application::{StartContext, StartError};
+use crate::server::defined_type::defined_type;
 
 /// The storage in etcd, and what belongs to it.
 pub(super) struct EtcdStorage {
     pub(super) storage: Storage,
-    pub(super) log: EtcdLog,
+    /// The clusters: first that of all types without an override.
+    pub(super) logs: Vec<EtcdLog>,
     pub(super) types: SharedTypes,
     /// The connections.
     pub(super) thread: EtcdThread,
@@ -61,22 +64,26 @@ impl Drop for EtcdThread {
     }
 }
 
+/// What the storage in etcd needs beside the flags about etcd.
+pub(super) struct EtcdInputs<'a> {
+    pub(super) registry: &'a Arc<Registry>,
+    pub(super) options: Options,
+    pub(super) encryption: Option<Arc<Encryption>>,
+    /// Counts what is done with etcd.
+    pub(super) observer: Arc<dyn Observer>,
+}
+
 /// Opens etcd, as the flags say. Waits for it as long as they allow.
 pub(super) async fn open(
     context: &StartContext,
     flags: &EtcdFlags,
-    registry: &Arc<Registry>,
-    options: Options,
-    encryption: Option<Arc<Encryption>>,
+    inputs: EtcdInputs<'_>,
 ) -> Result<EtcdStorage, StartError> {
+    let EtcdInputs { registry, options, encryption, observer } = inputs;
     let config = &context.config;
-    if !flags.overrides().unwrap_or_default().is_empty() {
-        let reason = "one cluster of etcd has all objects so far";
-        return Err(StartError::flag("--etcd-servers-overrides")(&reason));
-    }
     let failed = StartError::part("etcd");
     let (thread, runtime) = EtcdThread::start().await.map_err(|error| failed(&error))?;
-    let client = Client::new(flags.client_settings(), runtime).map_err(|error| failed(&error))?;
+    let connect = |settings| Client::new(settings, runtime.clone()).map_err(|error| failed(&error));
     let builtin = Builtin::load().map_err(|error| StartError::part(BUILTIN)(&error))?;
     let types = Arc::new(Types::new(flags.prefix(), &builtin));
     let value_options = ValueOptions {
@@ -85,7 +92,7 @@ pub(super) async fn open(
     };
     let codec = ValueCodec::new(Arc::clone(registry), value_options, enabled_features(config));
     let log = EtcdLog::new(
-        client,
+        connect(flags.client_settings())?,
         Arc::clone(&types),
         EtcdLogOptions {
             codec,
@@ -93,16 +100,58 @@ pub(super) async fn open(
             event_ttl: Some(config.storage.event_ttl),
             lease_reuse: flags.lease_reuse(),
             clock: context.clock.clone(),
+            observer: Some(observer),
         },
     );
+    let overrides = flags.overrides().unwrap_or_default();
+    for unused in etcd_overrides::unused(&overrides, &builtin) {
+        tracing::warn!(resource = unused, "--etcd-servers-overrides has no effect for this resource");
+    }
+    let clusters = etcd_overrides::other_clusters(&overrides, &flags.servers(), &builtin);
+    let log = log.with_scope(etcd_overrides::main_scope(&clusters));
+    let mut others = Vec::new();
+    for OtherCluster { servers, types } in clusters {
+        let scope = TypeScope::Only(Arc::new(types.clone()));
+        others.push((types, log.in_cluster(connect(flags.settings_for(servers))?, scope)));
+    }
+    let clusters = Clusters { main: &log, others: &others };
     let definitions = Definitions { types: &types, registry };
-    let storage = start(&log, &definitions, &options, flags.storage_initialization_timeout).await?;
-    let interval = config.storage.etcd_compaction_interval;
-    if !interval.is_zero() {
-        thread.0.spawn(log.clone().compact_every(interval));
+    let storage = start(clusters, &definitions, &options, flags.storage_initialization_timeout).await?;
+    let logs: Vec<EtcdLog> = [log].into_iter().chain(others.into_iter().map(|(_, log)| log)).collect();
+    if let Some(interval) = EtcdFlags::interval(config.storage.etcd_compaction_interval) {
+        for log in &logs {
+            thread.0.spawn(log.clone().compact_every(interval));
+        }
     }
     let Some(type_changes) = storage.type_changes.clone() else { return Err(failed(&"it is not followed")) };
-    Ok(EtcdStorage { storage, log, types: SharedTypes { type_changes, types }, thread })
+    Ok(EtcdStorage { storage, logs, types: SharedTypes { type_changes, types }, thread })
+}
+
+/// The clusters that are opened.
+#[derive(Clone, Copy)]
+struct Clusters<'a> {
+    main: &'a EtcdLog,
+    /// With their types.
+    others: &'a [(HashSet<TypeName>, EtcdLog)],
+}
+
+impl Clusters<'_> {
+    /// Whether all of them answer, and have all objects. The error says which member does what.
+    async fn check(self) -> Result<(), SharedLogError> {
+        for log in [self.main].into_iter().chain(self.others.iter().map(|(_, log)| log)) {
+            log.check(STORAGE_PROBE_TIMEOUT).await?;
+            // Half of the objects would look like all of them.
+            log.check_complete().await?;
+        }
+        Ok(())
+    }
+
+    /// The logs, for the stores.
+    fn shared_logs(self) -> SharedLogs {
+        let shared = |log: &EtcdLog| -> Arc<dyn SharedLog> { Arc::new(log.clone()) };
+        let others = self.others.iter().map(|(types, log)| (types.clone(), shared(log)));
+        SharedLogs { main: shared(self.main), others: others.collect() }
+    }
 }
 
 /// The definitions of custom types that are in etcd at the start.
@@ -117,18 +166,11 @@ impl Definitions<'_> {
     async fn add_types(&self, log: &EtcdLog) -> Result<HashSet<TypeName>, SharedLogError> {
         let type_name = CUSTOM_RESOURCE_DEFINITIONS.type_name();
         let mut added = HashSet::new();
-        for entry in log.load_type(&type_name).await?.entries {
-            let object = decode_object(log, &type_name, entry.key, &entry.value, entry.revision);
-            let definition = StoredObject::new(&CUSTOM_RESOURCE_DEFINITIONS, &object, self.registry)
-                .and_then(|stored| stored.decode());
-            let Ok(definition) = definition else { continue };
-            let defined = resources(&definition, self.registry, |count| 0..=count);
-            let stored = defined.stored.filter(|_| status::is_true(&definition, status::ESTABLISHED));
-            if let Some((resource, stored)) =
-                stored.as_ref().and_then(|resource| Some((resource, resource.stored()?)))
-                && self.types.add(resource)
-            {
-                added.insert(stored.store.clone());
+        let entries = log.load_type(&type_name).await?.entries;
+        for (_, object) in decode_entries(log, entries).await {
+            let Some(resource) = defined_type(&object, self.registry) else { continue };
+            if self.types.add(&resource) {
+                added.extend(resource.stored().map(|stored| stored.store.clone()));
             }
         }
         Ok(added)
@@ -137,7 +179,7 @@ impl Definitions<'_> {
 
 /// Reads etcd. Tries again until the time is over, and says why.
 async fn start(
-    log: &EtcdLog,
+    clusters: Clusters<'_>,
     definitions: &Definitions<'_>,
     options: &Options,
     patience: Duration,
@@ -146,11 +188,10 @@ async fn start(
     let mut last_warning = None;
     loop {
         let attempt = async {
-            // First a short question, whose error says which member does what.
-            log.check(STORAGE_PROBE_TIMEOUT).await?;
-            let known = definitions.add_types(log).await?;
-            let forms = Arc::new(EtcdForms::new(log.clone()));
-            shared_storage::start(Arc::new(log.clone()), forms, known, options.clone()).await
+            clusters.check().await?;
+            let known = definitions.add_types(clusters.main).await?;
+            let forms = Arc::new(EtcdForms::new(clusters.main.clone()));
+            shared_storage::start_all(clusters.shared_logs(), forms, known, options.clone()).await
         };
         let left = patience.saturating_sub(options.clock.elapsed(began));
         let error = match timeout(left, attempt).await {

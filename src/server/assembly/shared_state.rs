@@ -18,13 +18,14 @@ use pilothouse_api::gates::{
 use pilothouse_api::openapi::Contents;
 use pilothouse_client::upstream::{TlsError, Upstream};
 use pilothouse_encryption::{Encryption, HealthCheck};
-use pilothouse_types::clock::Clock;
+use pilothouse_etcd_log::EtcdLog;
 
 use crate::aggregation::Extensions;
+use crate::apiextensions::progress::DefinitionProgress;
 use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;
 use crate::backups::Backups;
-use crate::config::{Config, FeatureGates};
+use crate::config::{Config, EtcdFlags, FeatureGates};
 use crate::flowcontrol::heavy_pool::HeavyPool;
 use crate::flowcontrol::heavy_pool::costly_calls::CostlyCalls;
 use crate::flowcontrol::load_stats::LoadStats;
@@ -33,7 +34,7 @@ use crate::http::drain::Drain;
 use crate::http::handler::connect::ConnectDeps;
 use crate::http::handler::connect::aggregated::Aggregation;
 use crate::http::handler::debug_pages::{self, DebugPages};
-use crate::http::handler::health::Health;
+use crate::http::handler::health::{Health, OptionalParts};
 use crate::http::handler::merged_discovery::MergedDocuments;
 use crate::http::handler::openapi::OpenApi;
 use crate::http::handler::storage_probe::StorageProbe;
@@ -41,12 +42,13 @@ use crate::http::handler::worker::{
     self, AuthenticationSettings, DebugSettings, Encodings, HeavyWork, RequestLimits, ResponseSettings,
     Served, ServerDocuments, Shared, Usage,
 };
+use crate::limits::STORAGE_PROBE_TIMEOUT;
 use crate::live_index::LiveIndexes;
 use crate::metrics::Metrics;
 use crate::server::application::{StartContext, StartError};
 
 use super::auth_setup::AuthSetup;
-use super::controller_setup::ControllerSetup;
+use super::controller_setup::{ControllerSetup, keeps_identity};
 use super::memory::MemoryBudgets;
 use super::{BUILTIN, audit, reload};
 
@@ -80,6 +82,8 @@ pub(super) struct SharedInputs<'a> {
     pub metrics: &'a Arc<Metrics>,
     pub memory: &'a MemoryBudgets,
     pub encryption: Option<&'a Encryption>,
+    /// The clusters of etcd that have the objects.
+    pub etcd_logs: &'a [EtcdLog],
     /// The issuer's metadata and public keys, served to those that verify service account tokens.
     pub token_metadata: Option<Metadata>,
 }
@@ -99,6 +103,7 @@ pub(super) async fn shared(
         metrics,
         memory,
         encryption,
+        etcd_logs,
         token_metadata,
     } = inputs;
     let kms = encryption.map(Encryption::health_checks).unwrap_or_default();
@@ -114,6 +119,7 @@ pub(super) async fn shared(
     let transport_security = worker::transport_security(&config.serving.strict_transport_security_directives)
         .map_err(|error| StartError::flag("--strict-transport-security-directives")(&error))?;
     Ok(Shared {
+        definitions: DefinitionProgress::default(),
         served: ArcSwap::from_pointee(Served::new(catalog, context.address.to_string().into(), openapi)),
         limits: RequestLimits {
             limiter: limiter(context, indexes, load, metrics).await?,
@@ -126,8 +132,12 @@ pub(super) async fn shared(
         backups: Arc::new(Backups::new(storage.backup.clone(), env!("CARGO_PKG_VERSION").to_owned())),
         audit: audit::open(context, metrics, memory)?,
         metrics: metrics.clone(),
-        usage: Usage { memory: memory.ledger.clone(), connections: context.connections.clone() },
-        health: health(storage, indexes, controllers, kms, &context.clock),
+        usage: Usage {
+            memory: memory.ledger.clone(),
+            connections: context.connections.clone(),
+            etcd: etcd_logs.to_vec(),
+        },
+        health: health(context, storage, indexes, controllers, kms),
         authentication: AuthenticationSettings {
             front_headers: Headers::configured(&config.front_proxy),
             anonymous_paths: auth.openid.anonymous_paths(),
@@ -139,13 +149,7 @@ pub(super) async fn shared(
             token_metadata,
             merged: MergedDocuments::default(),
         },
-        debug: DebugSettings {
-            changes_flags: config.logging.profiling,
-            pages: DebugPages {
-                started: gates.enabled(COMPONENT_STATUSZ).then(|| context.clock.now()),
-                flags: gates.enabled(COMPONENT_FLAGZ).then(|| debug_pages::flags_page(&config.flags)),
-            },
-        },
+        debug: debug(context, &gates),
         connect: Arc::new(connect),
         aggregation: Aggregation {
             extensions: Arc::new(extensions.map_err(|error| StartError::store(&error))?),
@@ -155,16 +159,37 @@ pub(super) async fn shared(
     })
 }
 
+/// The settings of the debug pages.
+fn debug(context: &StartContext, gates: &FeatureGates) -> DebugSettings {
+    let config = &context.config;
+    DebugSettings {
+        changes_flags: config.logging.profiling,
+        pages: DebugPages {
+            started: gates.enabled(COMPONENT_STATUSZ).then(|| context.clock.now()),
+            flags: gates.enabled(COMPONENT_FLAGZ).then(|| debug_pages::flags_page(&config.flags)),
+        },
+    }
+}
+
 /// The state that the health checks probe, before the server is ready.
 fn health(
+    context: &StartContext,
     storage: &Storage,
     indexes: &Arc<LiveIndexes>,
     controllers: &ControllerSetup,
     kms: Vec<HealthCheck>,
-    clock: &Clock,
 ) -> Health {
+    let probe = |timeout| StorageProbe::new(storage.health.clone(), timeout, context.clock.clone());
+    let (storage_probe, readiness) = match context.config.etcd().map(EtcdFlags::check_timeouts) {
+        Some([health, readiness]) => (probe(health), probe(readiness)),
+        None => {
+            let probe = probe(STORAGE_PROBE_TIMEOUT);
+            (Arc::clone(&probe), probe)
+        }
+    };
     Health {
-        storage: StorageProbe::new(storage.health.clone(), clock.clone()),
+        storage: storage_probe,
+        readiness,
         failures: Throttle::default(),
         directory: storage.directory.clone(),
         fatal: storage.fatal.clone(),
@@ -175,6 +200,7 @@ fn health(
         space: storage.space.clone(),
         undecryptable: storage.undecryptable.clone(),
         kms,
+        optional: OptionalParts { identity_lease: keeps_identity(&context.config) },
     }
 }
 

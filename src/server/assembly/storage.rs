@@ -3,33 +3,36 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use actix::{Actor as _, Addr};
 use pilothouse_actors::directory::{self, Stores as Storage};
 use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::engine::redb::Redb;
 use pilothouse_actors::engine::{Engine, EngineError};
 use pilothouse_actors::history_bounds::HistoryBounds;
-use pilothouse_actors::ports::{PortAllocator, PortPool};
 use pilothouse_actors::space::SpaceLimits;
 use pilothouse_actors::window::WindowBounds;
 use pilothouse_apimachinery::schema::Registry;
 use pilothouse_encryption::Encryption;
 use pilothouse_etcd_log::EtcdLog;
 use pilothouse_kinds::services::addresses::AddressRange;
+use pilothouse_types::object::TypeName;
 
 use crate::apiextensions::shared_types::SharedTypes;
 use crate::backups::schedule::Schedule;
-use crate::bootstrap::kubernetes_service::KubernetesService;
-use crate::config::{Config, Engine as EngineChoice};
+use crate::bootstrap::kubernetes_service::{EndpointReconciler, KubernetesService, OwnEndpoint};
+use crate::config::{Config, EndpointReconcilerType, Engine as EngineChoice};
 use crate::encryption::StoredEncryption;
 use crate::limits;
+use crate::metrics::Metrics;
 use crate::pki::host;
-use crate::registry::services::{Services, repair};
+use crate::registry::services::address_records::AddressRecord;
+use crate::registry::services::node_ports::NodePorts;
+use crate::registry::services::{SERVICES, Services, repair};
 use crate::registry::stores::Stores;
 use crate::server::application::{StartContext, StartError};
 
-use super::ServerParts;
-use super::etcd::{self, EtcdStorage, EtcdThread};
+use super::etcd::{self, EtcdInputs, EtcdStorage, EtcdThread};
+use super::etcd_overrides::SERVER_RECORDS;
+use super::{ServerParts, allocators};
 
 /// The redb engine's file in the data directory.
 pub(crate) const STORE_FILE: &str = "pilothouse.redb";
@@ -39,8 +42,8 @@ pub(super) struct OpenStorage {
     pub(super) storage: Storage,
     /// The types of the shared log, if there is one.
     pub(super) shared_types: Option<SharedTypes>,
-    /// etcd, if objects are there.
-    pub(super) etcd_log: Option<EtcdLog>,
+    /// The clusters of etcd, if objects are there: first that of all resources without an override.
+    pub(super) etcd_logs: Vec<EtcdLog>,
     /// The thread of its connections.
     pub(super) etcd_thread: Option<EtcdThread>,
 }
@@ -51,18 +54,19 @@ pub(super) async fn open(
     registry: &Arc<Registry>,
     window_bounds: WindowBounds,
     encryption: Option<Arc<Encryption>>,
+    metrics: &Metrics,
 ) -> Result<OpenStorage, StartError> {
     let config = &context.config;
     let options = options(context, window_bounds);
     if let Some(flags) = config.etcd() {
-        let EtcdStorage { storage, log, types, thread } =
-            etcd::open(context, flags, registry, options, encryption).await?;
-        let (shared_types, etcd_log, etcd_thread) = (Some(types), Some(log), Some(thread));
-        return Ok(OpenStorage { storage, shared_types, etcd_log, etcd_thread });
+        let inputs = EtcdInputs { registry, options, encryption, observer: Arc::new(metrics.etcd.clone()) };
+        let EtcdStorage { storage, logs, types, thread } = etcd::open(context, flags, inputs).await?;
+        let (shared_types, etcd_thread) = (Some(types), Some(thread));
+        return Ok(OpenStorage { storage, shared_types, etcd_logs: logs, etcd_thread });
     }
     let engine = engine(config, encryption).map_err(|error| start_error(config, &error))?;
     let storage = directory::start(engine, options).map_err(|error| start_error(config, &error))?;
-    Ok(OpenStorage { storage, shared_types: None, etcd_log: None, etcd_thread: None })
+    Ok(OpenStorage { storage, shared_types: None, etcd_logs: Vec::new(), etcd_thread: None })
 }
 
 fn options(context: &StartContext, window_bounds: WindowBounds) -> directory::Options {
@@ -126,8 +130,10 @@ pub(super) fn backup_schedule(config: &Config) -> Option<Schedule> {
 
 /// The cluster IPs and node ports that Services get.
 pub(super) struct Addresses {
-    /// The actor that knows which Service has which node port.
-    ports: Addr<PortAllocator>,
+    /// What knows which node ports are taken.
+    ports: NodePorts,
+    /// The records of the ranges that servers share, if there are any.
+    address_records: Arc<[AddressRecord]>,
     ranges: Arc<[AddressRange]>,
     /// The range as messages print it.
     node_port_range: String,
@@ -140,30 +146,44 @@ impl Addresses {
     pub(super) async fn open(
         context: &StartContext,
         storage: &Storage,
-        log: Option<&EtcdLog>,
+        etcd_logs: &[EtcdLog],
         registry: &Registry,
     ) -> Result<(Addresses, repair::AllocationsByService), StartError> {
         let (config, stores) = (&context.config, Stores::new(storage));
         let holdings =
             repair::read_allocations(&stores, registry).await.map_err(|error| StartError::store(&error))?;
         let range = config.api.service_node_port_range;
-        let pool = PortPool::new(range.first, range.last, repair::node_ports(&holdings));
         let ranges = service_ranges(config)?;
-        let address = host::reachable_address(config);
-        let leases = log.zip(address).map(|(log, address)| log.endpoint_leases(address.to_string()));
+        // As in the reference, the records are beside the objects.
+        let log_of = |name: &str| etcd_logs.iter().find(|log| log.has(&TypeName::new(name)));
+        let log = log_of(SERVICES);
         let addresses = Addresses {
-            ports: PortAllocator::new(pool, storage.fatal.clone()).start(),
+            ports: allocators::node_ports(config, storage, log, &holdings),
+            address_records: allocators::address_records(config, storage, log, &ranges),
             kubernetes_service: KubernetesService {
                 ranges: ranges.to_vec(),
-                address,
-                port: context.address.port(),
-                leases,
+                endpoint: own_endpoint(context, log_of(SERVER_RECORDS)),
             },
             ranges,
             node_port_range: range.to_string(),
         };
         Ok((addresses, holdings))
     }
+}
+
+/// The endpoint of this server.
+fn own_endpoint(context: &StartContext, log: Option<&EtcdLog>) -> OwnEndpoint {
+    let config = &context.config;
+    let address = host::reachable_address(config);
+    let leases = log.zip(address).map(|(log, address)| log.endpoint_leases(address.to_string()));
+    let reconciler = match config.api.endpoint_reconciler_type {
+        EndpointReconcilerType::Lease => EndpointReconciler::Lease(leases),
+        EndpointReconcilerType::MasterCount => {
+            EndpointReconciler::MasterCount(usize::try_from(config.api.apiserver_count).unwrap_or(1))
+        }
+        EndpointReconcilerType::None => EndpointReconciler::None,
+    };
+    OwnEndpoint::new(reconciler, address, context.address.port())
 }
 
 /// The ranges of cluster IPs.
@@ -177,7 +197,7 @@ fn service_ranges(config: &Config) -> Result<Arc<[AddressRange]>, StartError> {
 
 /// Makes one worker's allocator of cluster IPs and node ports.
 pub(super) fn services(parts: &ServerParts) -> Services {
-    let Addresses { ports, ranges, node_port_range, .. } = &parts.addresses;
+    let Addresses { ports, address_records, ranges, node_port_range, .. } = &parts.addresses;
     Services::new(
         Stores::new(&parts.storage),
         parts.registry.clone(),
@@ -186,4 +206,5 @@ pub(super) fn services(parts: &ServerParts) -> Services {
         ranges.clone(),
         node_port_range.clone(),
     )
+    .with_address_records(address_records.clone())
 }

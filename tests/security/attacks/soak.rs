@@ -213,7 +213,7 @@ fn run_round(
         let watcher_threads: Vec<_> = watchers
             .iter_mut()
             .zip(second)
-            .map(|(watcher, client)| scope.spawn(move || watcher.follow(client, end)))
+            .map(|(watcher, client)| scope.spawn(move || watcher.follow(std::slice::from_ref(client), end)))
             .collect();
         let mirror_thread = scope.spawn(move || run_mirror_controller(&mut rest[0].new_connection(), end));
         let list_thread = scope.spawn(move || list_in_chunks(&mut rest[1].new_connection()));

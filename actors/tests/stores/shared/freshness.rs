@@ -38,6 +38,42 @@ async fn server_that_is_cut_off_serves_what_it_has_seen() {
     assert_eq!(newer.revision, replaced.revision);
 }
 
+/// A question takes as long as a log may take that does not answer. Nobody waits for two of them.
+#[actix_rt::test]
+async fn readers_who_come_during_a_question_fail_with_it() {
+    let log = MemoryLog::new(decode);
+    let [one] = servers(&log).await;
+    let secrets = find(&one.stores, "secrets").await;
+    one.member.set_silent(true);
+    let questions = one.member.questions();
+    let asker = tokio::task::spawn_local({
+        let pods = one.pods.clone();
+        async move { read(&pods, "a", Freshness::Latest).await }
+    });
+    while one.member.questions() == questions {
+        tokio::task::yield_now().await;
+    }
+    let latecomers = tokio::task::spawn_local({
+        let (pods, secrets) = (one.pods.clone(), secrets.clone());
+        async move {
+            let same_type = read(&pods, "a", Freshness::Latest);
+            tokio::join!(same_type, read(&secrets, "a", Freshness::Latest))
+        }
+    });
+    // So that they are asked for before the answer comes.
+    for store in [&one.pods, &secrets] {
+        let seen = read(store, "a", Freshness::Seen).await;
+        assert!(matches!(seen, Err(StoreError::NotFound)), "{seen:?}");
+    }
+    one.member.set_cut_off(true);
+    one.member.set_silent(false);
+    let (same_type, other_type) = latecomers.await.unwrap();
+    for result in [asker.await.unwrap(), same_type, other_type] {
+        assert!(matches!(result, Err(StoreError::Unreachable)), "{result:?}");
+    }
+    assert_eq!(one.member.questions(), questions + 1);
+}
+
 #[actix_rt::test]
 async fn quiet_type_learns_that_nothing_has_happened_to_it() {
     let log = MemoryLog::new(decode);

@@ -283,6 +283,7 @@ fn records_have_the_keys_of_the_reference() {
         (Record::EndpointLease("fd00::1".to_owned()), "/registry/masterleases/fd00::1"),
         (Record::PeerEndpointLease("apiserver-x".to_owned()), "/registry/peerserverleases/apiserver-x"),
         (Record::Compaction, "compact_rev_key"),
+        (Record::UnfinishedCopy, "/registry/pilothouse/copy"),
     ] {
         assert_eq!(layout.record_key(&record), key);
         assert_eq!(layout.locate(key.as_bytes()), Some(Location::Record(record)));

@@ -6,9 +6,9 @@ use super::*;
 const IDENTITY: &str = "{identity: {}}";
 
 /// Why a value cannot be decrypted.
-fn undecryptable(decoded: Result<Decoded, UnreadableReason>) -> String {
+fn undecryptable(decoded: Result<Decoded, DecodeError>) -> String {
     match decoded {
-        Err(UnreadableReason::Undecryptable(reason)) => reason,
+        Err(DecodeError::Impossible(UnreadableReason::Undecryptable(reason))) => reason,
         other => panic!("{other:?}"),
     }
 }
@@ -106,7 +106,7 @@ fn noise_is_told_apart_from_objects_that_cannot_be_read() {
     let reason = undecryptable(decode(b"\x80noise"));
     assert_eq!(reason, "it was decrypted to something else than an object");
     let other_kind = br#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"}}"#;
-    assert_eq!(decode(other_kind).unwrap_err(), UnreadableReason::Damaged);
+    assert_eq!(decode(other_kind).unwrap_err(), DecodeError::DAMAGED);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn unknown_types_and_keys_have_no_value() {
     let values = values(None);
     let unknown = TypeName::new("custom/kites.toys.example");
     assert_eq!(values.encode(&unknown, &draft()), Ok(None));
-    assert_eq!(values.decode(&unknown, &key("a"), CLEAR).unwrap_err(), UnreadableReason::Damaged);
+    assert_eq!(values.decode(&unknown, &key("a"), CLEAR).unwrap_err(), DecodeError::DAMAGED);
     let of_other_scope = Draft { key: Key::cluster("a"), ..draft() };
     assert_eq!(values.encode(&secrets(), &of_other_scope), Ok(None));
 }

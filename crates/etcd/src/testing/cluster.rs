@@ -1,6 +1,7 @@
 //! Members of etcd that can be killed, restarted and paused.
 
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -29,11 +30,13 @@ pub struct Options {
     pub has_tls: bool,
     /// Further flags of every member.
     pub flags: Vec<String>,
+    /// Where its folder is made; `None` for the system's place for temporary files, which may be memory.
+    pub parent: Option<PathBuf>,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { members: 1, has_tls: false, flags: Vec::new() }
+        Options { members: 1, has_tls: false, flags: Vec::new(), parent: None }
     }
 }
 
@@ -51,7 +54,7 @@ pub struct Member {
     /// Where clients reach it.
     pub port: u16,
     arguments: Vec<String>,
-    log: std::path::PathBuf,
+    log: PathBuf,
     process: Option<Process>,
     scheme: &'static str,
 }
@@ -60,6 +63,11 @@ impl Member {
     /// Its address.
     pub fn url(&self) -> String {
         format!("{}://127.0.0.1:{}", self.scheme, self.port)
+    }
+
+    /// The number of its process, while it runs.
+    pub fn id(&self) -> Option<u32> {
+        self.process.as_ref().map(Process::id)
     }
 
     /// Starts it, with the data that it has.
@@ -122,7 +130,7 @@ impl Cluster {
     }
 
     fn prepare(options: &Options) -> Cluster {
-        let folder = TempDir::new().unwrap();
+        let folder = options.parent.as_ref().map_or_else(TempDir::new, TempDir::new_in).unwrap();
         let certificates = options.has_tls.then(|| Certificates::create(folder.path()));
         // All are bound before the first is given away, so that they differ.
         let sockets: Vec<_> =

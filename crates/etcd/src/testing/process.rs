@@ -44,6 +44,11 @@ impl Process {
         Process { shell, id }
     }
 
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.id.as_raw().unsigned_abs()
+    }
+
     /// Whether it runs or is paused, and has not ended by itself.
     pub fn is_running(&self) -> bool {
         state(format!("/proc/{}/stat", self.id).as_ref()).is_some_and(|state| !"ZX".contains(state))

@@ -111,6 +111,21 @@ impl AddressRange {
         (offset < self.size()).then(|| plus(self.network(), 1 + u128::from(offset)))
     }
 
+    /// The number of a usable address; see [`AddressRange::address_at`].
+    pub fn offset_of(&self, address: IpAddr) -> Option<u64> {
+        if !self.contains(address) {
+            return None;
+        }
+        let distance = match (address, self.network()) {
+            (IpAddr::V4(address), IpAddr::V4(network)) => {
+                u128::from(address.to_bits()).checked_sub(u128::from(network.to_bits()))
+            }
+            (IpAddr::V6(address), IpAddr::V6(network)) => address.to_bits().checked_sub(network.to_bits()),
+            _ => None,
+        };
+        u64::try_from(distance?.checked_sub(1)?).ok().filter(|offset| *offset < self.size())
+    }
+
     /// Whether services may have this address.
     pub fn contains(&self, address: IpAddr) -> bool {
         let is_broadcast = address.is_ipv4() && address == self.0.broadcast();

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use pilothouse_actors::ports::{AllocatePorts, CheckPorts, PortRequest};
+use pilothouse_actors::ports::PortRequest;
 use pilothouse_types::object::{Draft, Pairs, TypeName};
 
 use super::super::testing::start_services;
@@ -14,13 +14,13 @@ const ADDRESS: &str = "10.77.0.5";
 async fn allocate(services: &Services, owner: &Key) -> ServiceAllocations {
     let address: IpAddr = ADDRESS.parse().unwrap();
     assert!(services.take_address(address, owner, &Permit::none()).await.unwrap());
-    let command = AllocatePorts {
-        owner: owner.clone(),
-        requests: vec![PortRequest::Exactly(30_001)],
-        permit: Permit::none(),
-    };
-    services.ports.send(command).await.unwrap().unwrap();
+    take_port(services, owner).await;
     ServiceAllocations { addresses: [ADDRESS.to_owned()].into(), ports: [30_001].into() }
+}
+
+async fn take_port(services: &Services, owner: &Key) {
+    let requests = vec![PortRequest::Exactly(30_001)];
+    services.ports.allocate(owner.clone(), requests, Permit::none()).await.unwrap();
 }
 
 async fn is_address_free(services: &Services) -> bool {
@@ -29,7 +29,7 @@ async fn is_address_free(services: &Services) -> bool {
 }
 
 async fn is_port_free(services: &Services) -> bool {
-    services.ports.send(CheckPorts { ports: vec![30_001], permit: Permit::none() }).await.unwrap().is_ok()
+    services.ports.check(vec![30_001], Permit::none()).await.is_ok()
 }
 
 #[actix_rt::test]
@@ -48,7 +48,7 @@ async fn claim_retries_release_while_store_is_busy() {
         permit: Permit::none(),
     };
     // Returns although nothing can be written yet.
-    Claim::from(open).end(false).await;
+    Claim::from(open).end(WriteEnd::NotStored).await;
     assert!(is_port_free(&services).await, "the port is released although the address cannot be");
     assert!(!is_address_free(&services).await);
     drop(permits);
@@ -58,6 +58,26 @@ async fn claim_retries_release_while_store_is_busy() {
         }
     };
     timeout(PAUSE * 2_u32.pow(ATTEMPTS), wait_until_free).await.expect("the address is released");
+}
+
+/// It may be stored yet, and then it uses them.
+#[actix_rt::test]
+async fn service_of_unknown_outcome_keeps_its_allocations() {
+    let (_storage, services) = start_services();
+    let owner = Key::namespaced("n", "x");
+    let allocated = allocate(&services, &owner).await;
+    let open = |allocated| PendingClaim {
+        services: services.clone(),
+        owner: owner.clone(),
+        allocated,
+        before: ServiceAllocations::default(),
+        may_remove: true,
+        permit: Permit::none(),
+    };
+    Claim::from(open(allocated.clone())).end(WriteEnd::Unknown).await;
+    assert!(!is_address_free(&services).await && !is_port_free(&services).await);
+    Claim::from(open(allocated)).end(WriteEnd::NotStored).await;
+    assert!(is_address_free(&services).await && is_port_free(&services).await);
 }
 
 #[actix_rt::test]
@@ -70,9 +90,7 @@ async fn release_retry_keeps_ports_allocated_since() {
     let permits: Vec<_> = std::iter::from_fn(|| storage.write_limiter.take(0)).collect();
     assert!(matches!(services.release_unused(&mut unsettled).await, Err(StoreError::Busy)));
     // A service of the same name is made meanwhile, and takes the port that is free again.
-    let command =
-        AllocatePorts { owner, requests: vec![PortRequest::Exactly(30_001)], permit: Permit::none() };
-    services.ports.send(command).await.unwrap().unwrap();
+    take_port(&services, &owner).await;
     drop(permits);
     services.release_unused(&mut unsettled).await.unwrap();
     assert!(is_address_free(&services).await && unsettled.is_settled());

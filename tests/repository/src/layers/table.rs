@@ -141,6 +141,7 @@ pub const LAYERS: &[Layer] = &[
             "registry",
             "aggregation",
             "verbs",
+            "apiextensions",
         ],
         external: &[
             "TcpListener",
@@ -185,7 +186,7 @@ pub const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "commands",
-        allowed: &["limits", "encryption", "http", "server"],
+        allowed: &["limits", "config", "encryption", "pki", "live_index", "http", "server"],
         external: &[
             "TcpStream",
             "clap::",
@@ -193,6 +194,7 @@ pub const LAYERS: &[Layer] = &[
             "openssl::",
             "pilothouse_actors::backup::",
             "pilothouse_actors::engine::",
+            "pilothouse_actors::log_time::",
             "process::ExitCode",
             "process::id",
             "redb::",
