@@ -1,7 +1,8 @@
-//! The clients of the ecosystem, and the recorded responses and objects of the reference server.
+//! The clients of the ecosystem, the recorded responses and objects of the reference server, and the files of `deploy/`.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod deployment;
 mod fixtures;
 mod golden;
 mod kubectl;
