@@ -18,13 +18,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use support::config_maps::{COLLECTION, config_map, fill, get_request};
 use support::load::{
     Measured, Until, drain, fetch_body, merge_patch, probe, request, request_for, run, run_open_loop,
     send_repeatedly,
 };
 use support::process::{Process, scratch};
-
-const COLLECTION: &str = "/api/v1/namespaces/default/configmaps";
 
 fn main() {
     // cargo passes flags of its own (--bench): only bare words are ours.
@@ -186,20 +185,6 @@ fn rights() {
     );
 }
 
-fn config_map(number: u64, bytes: usize) -> String {
-    let filling = "x".repeat(bytes);
-    format!(
-        r#"{{"kind":"ConfigMap","apiVersion":"v1","metadata":{{"name":"c-{number}"}},"data":{{"k":"{filling}"}}}}"#
-    )
-}
-
-/// Creates objects over HTTP.
-fn fill(port: u16, objects: u64) -> Measured {
-    run(port, 64, Until::Count(objects), 201, |number| {
-        request("POST", COLLECTION, &config_map(number, 1_024))
-    })
-}
-
 fn best_of(times: usize, mut once: impl FnMut() -> Duration) -> Duration {
     (0..times).map(|_| once()).min().unwrap_or_default()
 }
@@ -242,9 +227,7 @@ fn get() {
             run(floor.port, CONNECTIONS, time, 200, |_| request("GET", "/", ""))
         });
         let mut server_run = measure("GET 1 KiB", &server, || {
-            run(server.port, CONNECTIONS, time, 200, |number| {
-                request("GET", &format!("{COLLECTION}/c-{}", number % 1_000), "")
-            })
+            run(server.port, CONNECTIONS, time, 200, |number| get_request(number, 1_000))
         });
         let ratio = server_run.rate() / floor_run.rate();
         println!(

@@ -15,16 +15,16 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use support::load::{Until, fetch, request, run};
-use support::process::{Process, cpu_of, scratch};
-use support::watchers::{
-    ReadPattern, Silence, WatchResult, Watcher, WatcherGroup, follow, hold, hold_silent, mark,
+use support::config_maps::COLLECTION;
+use support::hot_object::{
+    PacedWatchers, collection_version, create_object, marked_object, report, run_paced, updates,
+    watcher_group,
 };
-
-const COLLECTION: &str = "/api/v1/namespaces/default/configmaps";
+use support::load::{Until, fetch, request, run};
+use support::process::{Process, cpu_of, raise_file_limit, scratch};
+use support::watchers::{ReadPattern, Silence, Watcher, follow, hold, hold_silent};
 
 fn main() {
     let arguments: Vec<String> =
@@ -35,8 +35,7 @@ fn main() {
         support::fanout::serve(bytes.parse().expect("a number of bytes"));
         return;
     }
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
+    raise_file_limit();
     let parts: [(&str, fn()); 8] = [
         ("fanout", fanout),
         ("paced", paced),
@@ -52,57 +51,6 @@ fn main() {
             bench();
         }
     }
-}
-
-/// An object of about 1 KiB with the mark of this moment.
-fn marked_object(name: &str, number: u64) -> String {
-    let filling = "x".repeat(900);
-    format!(
-        r#"{{"kind":"ConfigMap","apiVersion":"v1","metadata":{{"name":"{name}"}},"data":{{"k":"{}{filling}"}}}}"#,
-        mark(number)
-    )
-}
-
-fn create_object(port: u16, name: &str) {
-    let body = format!(r#"{{"kind":"ConfigMap","apiVersion":"v1","metadata":{{"name":"{name}"}}}}"#);
-    fetch(port, &request("POST", COLLECTION, &body));
-}
-
-/// The current version of the collection.
-fn collection_version(port: u16) -> u64 {
-    let list = fetch(port, &request("GET", &format!("{COLLECTION}?limit=1"), ""));
-    let (_, after) = list.split_once(r#""resourceVersion":""#).expect("a version");
-    after.split('"').next().unwrap().parse().unwrap()
-}
-
-/// Updates one object `count` times over one connection. Returns the CPU time of the server before.
-fn updates(port: u16, pid: u32, from: u64, count: u64) -> impl FnOnce() -> Duration + Send + 'static {
-    move || {
-        let before = cpu_of(pid);
-        run(port, 1, Until::Count(count), 200, move |number| {
-            request("PUT", &format!("{COLLECTION}/hot"), &marked_object("hot", from + number))
-        });
-        before
-    }
-}
-
-fn watcher_group(count: usize, stalled: usize, (from, measured_from): (u64, u64)) -> Vec<Watcher> {
-    let pattern = |number| if number < stalled { ReadPattern::Stalls } else { ReadPattern::Reads };
-    let path = || format!("{COLLECTION}?watch=1");
-    (0..count).map(|number| Watcher { path: path(), from, pattern: pattern(number), measured_from }).collect()
-}
-
-fn report(name: &str, before: Duration, result: &mut WatchResult) -> (f64, f64) {
-    let cpu = result.cpu.saturating_sub(before).as_secs_f64() * 1e6 / result.events.max(1) as f64;
-    let rate = result.events as f64 / result.elapsed.as_secs_f64();
-    println!(
-        "  {name}: {rate:.0} events/s, {cpu:.2} µs CPU each, p50 {:?}, p99 {:?}, {} cut, {} wrong",
-        result.percentile(0.5),
-        result.percentile(0.99),
-        result.cut,
-        result.out_of_order
-    );
-    (rate, cpu)
 }
 
 /// Every watcher gets every event. The floor writes the same bytes to the same number of TLS sockets of the same client.
@@ -155,32 +103,17 @@ fn shared() {
     }
 }
 
-fn paced_for(name: &str, watchers: usize, per_connection: usize, goal_ms: u32) {
-    const UPDATES: u64 = 100;
-    let interval = Duration::from_micros(50) * u32::try_from(watchers).unwrap();
-    let measure = |name: &str, port: u16, pid: u32, from: u64| {
-        let write = move || {
-            let before = cpu_of(pid);
-            for number in 0..UPDATES {
-                std::thread::sleep(interval);
-                updates(port, pid, number, 1)();
-            }
-            before
-        };
-        let expected = (watchers as u64 * UPDATES, 0);
-        let watcher_group = WatcherGroup { watchers: watcher_group(watchers, 0, (from, 0)), per_connection };
-        let (mut result, before) = follow(port, watcher_group, expected, true, Some(pid), write);
-        let (_, cpu) = report(&format!("{name}, {watchers} watchers"), before, &mut result);
-        (result.percentile(0.99), cpu)
-    };
+fn paced_for(name: &str, count: usize, per_connection: usize, goal_ms: u32) {
+    let watchers = PacedWatchers { count, per_connection };
     let floor = Process::of_bench("serve-fanout", marked_object("hot", 0).len() + 420);
-    let (floor_p99, floor_cpu) = measure(&format!("{name} floor"), floor.port, floor.id(), 0);
+    let (floor_p99, floor_cpu) = run_paced(&format!("{name} floor"), &floor, 0, watchers);
     let (server, _) = Process::server(&scratch(name), "redb");
     create_object(server.port, "hot");
-    let (server_p99, cpu) = measure(name, server.port, server.id(), collection_version(server.port));
+    let (server_p99, cpu) = run_paced(name, &server, collection_version(server.port), watchers);
     println!(
-        "{name}, {watchers} watchers, an update every {interval:?}: p99 {server_p99:?} against {floor_p99:?} of the floor (goal {goal_ms} ms), \
-         {cpu:.2} µs CPU per event against {floor_cpu:.2}"
+        "{name}, {count} watchers, an update every {:?}: p99 {server_p99:?} against {floor_p99:?} of the floor (goal {goal_ms} ms), \
+         {cpu:.2} µs CPU per event against {floor_cpu:.2}",
+        watchers.interval()
     );
 }
 

@@ -19,6 +19,11 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// Calls that took so long each, and `elapsed` together.
+    pub fn new(latencies: Vec<Duration>, elapsed: Duration) -> Measured {
+        Measured { responses: latencies.len() as u64, elapsed, latencies }
+    }
+
     /// Responses per second.
     pub fn rate(&self) -> f64 {
         self.responses as f64 / self.elapsed.as_secs_f64()
@@ -66,7 +71,7 @@ pub fn run(
         for task in tasks.collect::<Vec<_>>() {
             latencies.extend(task.await.unwrap());
         }
-        Measured { responses: latencies.len() as u64, elapsed: start.elapsed(), latencies }
+        Measured::new(latencies, start.elapsed())
     })
 }
 
@@ -110,7 +115,7 @@ pub fn run_open_loop(
         for task in tasks.collect::<Vec<_>>() {
             latencies.extend(task.await.unwrap());
         }
-        Measured { responses: latencies.len() as u64, elapsed: start.elapsed(), latencies }
+        Measured::new(latencies, start.elapsed())
     })
 }
 
@@ -130,7 +135,7 @@ pub fn probe(port: u16, time: Duration, request: &[u8]) -> Measured {
             latencies.push(sent_at.elapsed());
             tokio::time::sleep(PAUSE).await;
         }
-        Measured { responses: latencies.len() as u64, elapsed: start.elapsed(), latencies }
+        Measured::new(latencies, start.elapsed())
     })
 }
 

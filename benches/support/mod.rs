@@ -9,9 +9,12 @@
 )]
 #![allow(dead_code, reason = "each bench uses its own part of this module")]
 
+pub mod config_maps;
+pub mod etcd;
 pub mod fanout;
 pub mod floor;
 pub mod hostile;
+pub mod hot_object;
 pub mod load;
 pub mod process;
 pub mod watchers;

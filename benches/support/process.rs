@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
 /// A running child that is ended with this value.
 pub struct Process {
     child: Child,
@@ -25,6 +27,15 @@ impl Process {
 
     /// The same with more flags, on any port if none of them names one.
     pub fn server_with(data: &Path, engine: &str, flags: &[&str]) -> (Process, Duration) {
+        Process::server_storing_in(&format!("--engine={engine}"), data, flags)
+    }
+
+    /// The same with its objects in etcd at this address.
+    pub fn server_on_etcd(data: &Path, etcd: &str) -> (Process, Duration) {
+        Process::server_storing_in(&format!("--etcd-servers={etcd}"), data, &[])
+    }
+
+    fn server_storing_in(storage: &str, data: &Path, flags: &[&str]) -> (Process, Duration) {
         let start = Instant::now();
         let tokens = data.join("tokens.csv");
         std::fs::create_dir_all(data).unwrap();
@@ -37,7 +48,7 @@ impl Process {
                 "--disable-admission-plugins=ServiceAccount",
                 "--max-mutating-requests-inflight=1000",
             ])
-            .arg(format!("--engine={engine}"))
+            .arg(storage)
             .arg(format!("--data-dir={}", data.display()))
             .arg(format!("--token-auth-file={}", tokens.display()))
             .stdout(Stdio::piped())
@@ -80,7 +91,7 @@ impl Process {
 
     /// Resident memory in MiB.
     pub fn resident_mib(&self) -> f64 {
-        self.memory_mib("VmRSS:")
+        resident_mib_of(self.child.id())
     }
 
     /// The most memory that was resident while `work` ran, above what was resident before, in MiB.
@@ -89,13 +100,7 @@ impl Process {
         // Resets the high-water mark of the kernel.
         std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5").unwrap();
         work();
-        self.memory_mib("VmHWM:") - before
-    }
-
-    fn memory_mib(&self, line: &str) -> f64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find(|text| text.starts_with(line)).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
+        memory_mib(self.child.id(), "VmHWM:") - before
     }
 
     /// Asks it to stop and waits.
@@ -122,10 +127,27 @@ pub fn cpu_of(pid: u32) -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
+/// Resident memory of a process in MiB.
+pub fn resident_mib_of(pid: u32) -> f64 {
+    memory_mib(pid, "VmRSS:")
+}
+
+fn memory_mib(pid: u32, line: &str) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|text| text.starts_with(line)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
+}
+
 fn kubeconfig_port(kubeconfig: &Path) -> u16 {
     let text = std::fs::read_to_string(kubeconfig).unwrap();
     let server = text.lines().find_map(|line| line.trim().strip_prefix("server:")).expect("a server line");
     server.rsplit_once(':').unwrap().1.trim_matches(['"', '/', ' ']).parse().unwrap()
+}
+
+/// Lets this process open as many files as it may: every client is one.
+pub fn raise_file_limit() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
 }
 
 /// A directory of its own below the build folder, empty.
