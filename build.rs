@@ -15,6 +15,7 @@ fn main() {
     let fixtures = "../shared/fixtures/roundtrip-1.33";
     set_cfg("has_fixtures", has_data("PILOTHOUSE_FIXTURES", fixtures, "core.v1.Pod.json"));
     set_cfg("has_network_namespaces", can_create_network_namespace());
+    set_cfg("has_host_namespaces", can_rename_host());
     // Without kubectl the tests fail and say so: tests/run installs it.
     set_cfg("has_old_kubectl", kubectl_minor().is_some_and(|minor| minor < KUBECTL_MINOR));
 }
@@ -47,6 +48,13 @@ fn watch(path: &Path) -> bool {
 fn can_create_network_namespace() -> bool {
     let mut command = Command::new("unshare");
     command.args(["-rn", "ip", "link", "set", "lo", "up"]).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Whether a user may give a process another name of the host.
+fn can_rename_host() -> bool {
+    let mut command = Command::new("unshare");
+    command.args(["-ru", "hostname", "other"]).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 

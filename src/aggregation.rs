@@ -21,7 +21,7 @@ use pilothouse_types::lock::SharedLock;
 use crate::limits::EXTENSION_DOCUMENTS_BYTES;
 use crate::live_index::{LiveIndex, LiveIndexes};
 
-pub use client::{ExtensionRequest, ExtensionResponse, identity_headers};
+pub use client::{ExtensionRequest, ExtensionResponse, fetch, identity_headers};
 pub use table::Table;
 
 /// The discovery and OpenAPI documents of the server of an APIService.

@@ -9,8 +9,8 @@
 
 mod definition_set;
 mod deletion;
-pub mod progress;
 mod reconcile;
+pub mod served_revision;
 pub mod shared_types;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,8 +32,8 @@ use pilothouse_api::custom::definition::store_named;
 use pilothouse_api::openapi;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_types::object::TypeName;
-use progress::DefinitionProgress;
 use reconcile::Reconciler;
+use served_revision::ServedRevision;
 use shared_types::SharedTypes;
 
 use crate::limits::{DEFINITION_DELETIONS_IN_FLIGHT, DEFINITIONS_MAILBOX};
@@ -80,8 +80,8 @@ pub struct DefinitionsDeps {
     pub first_ordinal: u32,
     /// Publishes the defined resources.
     pub publish: Box<dyn Fn(Defined)>,
-    /// Says how far definitions are served.
-    pub progress: DefinitionProgress,
+    /// Says up to which revision definitions are served.
+    pub served: ServedRevision,
     /// The types of the shared log, if there is one.
     pub shared_types: Option<SharedTypes>,
     /// Raised when the actor panics: definitions would no longer be processed.
@@ -131,7 +131,7 @@ impl Definitions {
     /// Starts the actor on this thread and registers its notifier.
     pub fn begin(deps: DefinitionsDeps) -> Addr<Definitions> {
         let DefinitionsDeps { notifiers, backend, resource, catalog, first_ordinal, publish, .. } = deps;
-        let (progress, shared_types, fatal) = (deps.progress, deps.shared_types, deps.fatal);
+        let (served, shared_types, fatal) = (deps.served, deps.shared_types, deps.fatal);
         let user = loopback::own_identity();
         Definitions::create(|context| {
             let notifier = notifiers.add(ChangeNotifier::new(context.address().recipient()));
@@ -141,7 +141,7 @@ impl Definitions {
                 resource,
                 catalog,
                 publish,
-                progress,
+                served,
                 user,
                 deletions,
                 shared_types,

@@ -16,6 +16,7 @@ pub mod gates;
 mod gates_table;
 mod memory_limit;
 pub mod oidc;
+mod peers;
 pub mod plugins;
 mod service_account_tokens;
 pub mod signing;
@@ -44,6 +45,7 @@ pub use flag_groups::{
 pub use gates::FeatureGates;
 pub use memory_limit::MemoryLimit;
 pub use oidc::OpenId;
+pub use peers::Peers;
 pub use signing::Signing;
 pub use tls_values::NamedCertificate;
 
@@ -92,6 +94,9 @@ pub struct Config {
     /// Proxying to aggregated API servers.
     #[command(flatten)]
     pub aggregation: Aggregation,
+    /// The other API servers on the same etcd.
+    #[command(flatten)]
+    pub peers: Peers,
     /// The settings of controllers.
     #[command(flatten)]
     pub controllers: Controllers,
@@ -245,6 +250,7 @@ impl Config {
         let gates = self.gates();
         gates.validate().map_err(ConfigError)?;
         self.front_proxy.validate(&gates).map_err(ConfigError)?;
+        self.peers.validate(&gates, &self.aggregation).map_err(ConfigError)?;
         PluginFlags::new(&self.api).validate().map_err(ConfigError)?;
         self.signing.signing_authority().map_err(ConfigError)?;
         self.audit.validate().map_err(ConfigError)?;

@@ -24,6 +24,8 @@ mod legacy_serviceaccount_token_cleaner;
 mod namespace;
 pub mod object_meta;
 mod own_objects;
+mod peer_discovery;
+mod peer_record;
 mod per_namespace;
 mod per_object;
 mod podgc;

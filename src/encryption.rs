@@ -13,7 +13,8 @@ use std::thread;
 use openssl::sha::Sha256;
 use pilothouse_actors::encryption::{Decrypted, DecryptionError, Encryption as LogEncryption};
 use pilothouse_actors::engine::record::encode_content;
-use pilothouse_api::custom::definition::resource_of_store;
+use pilothouse_api::custom::definition::group_resource_of_store;
+use pilothouse_apimachinery::status::GroupResource;
 use pilothouse_encryption::{Encryption, ResourceEncryption, Settings, WriteKey};
 use pilothouse_types::object::{Draft, HIDDEN_KEY_BYTES, Key, Object, StoredDraft, TypeName};
 
@@ -51,7 +52,7 @@ impl StoredEncryption {
 
     fn resource(&self, type_name: &TypeName) -> Option<ResourceEncryption> {
         let configured = self.configured.as_ref()?;
-        let (group, resource) = group_and_resource(type_name);
+        let GroupResource { group, resource } = group_resource_of_store(type_name);
         Some(configured.for_resource(group, resource))
     }
 }
@@ -61,13 +62,6 @@ fn load(config: Option<&Path>, settings: Settings) -> Result<Option<Arc<Encrypti
     let text = reload::read_file(path)?;
     let encryption = Encryption::load(&text, settings).map_err(|error| error.to_string())?;
     Ok(Some(Arc::new(encryption)))
-}
-
-/// The resource of a type, as a configuration names it.
-fn group_and_resource(type_name: &TypeName) -> (&str, &str) {
-    let name = resource_of_store(type_name);
-    let (resource, group) = name.split_once('.').unwrap_or((name, ""));
-    (group, resource)
 }
 
 /// What an encrypted content is bound to: its place in the log.

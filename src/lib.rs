@@ -9,7 +9,7 @@
 //!   of the plug-ins in `admission`;
 //! - `live_index` keeps views of stored objects that are never older than the last answered write: roles, policies, webhooks;
 //! - [`controllers`] reconcile the cluster, `bootstrap` creates the objects of a fresh one, `apiextensions` follows
-//!   CustomResourceDefinitions, `aggregation` finds extension API servers;
+//!   CustomResourceDefinitions, `aggregation` finds extension API servers, `peers` the other servers on the same etcd;
 //! - [`pki`] makes keys and certificates, [`metrics`] and [`telemetry`] tell the operator, `limits` holds every bound that a client
 //!   can reach.
 //!
@@ -33,6 +33,7 @@ pub mod http;
 mod limits;
 mod live_index;
 pub mod metrics;
+mod peers;
 pub mod pki;
 mod registry;
 pub mod server;

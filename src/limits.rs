@@ -196,6 +196,8 @@ pub const EXTENSION_PROBE_INTERVAL: Duration = Duration::from_secs(30);
 pub const EXTENSION_DISCOVERY_INTERVAL: Duration = Duration::from_secs(60);
 /// Requests of one probe: of several endpoints one may be down. The reference's value.
 pub const EXTENSION_PROBES: usize = 5;
+/// API servers on one etcd of which each knows what they serve; further ones get no requests of others.
+pub const PEERS: usize = 64;
 /// APIServices that have metrics of their own; further ones share one label.
 pub const EXTENSION_LABELS: usize = 1_024;
 
@@ -251,8 +253,6 @@ pub const IMPORT_CONCURRENCY: usize = 8;
 pub const IMPORT_RESPONSE_BYTES: usize = 16 << 20;
 /// Attempts of `import` to write an object that others change.
 pub const IMPORT_CONFLICTS: u32 = 5;
-/// How long a request waits until this server serves a kind that another server has established.
-pub const DEFINITION_WAIT: Duration = Duration::from_secs(5);
 /// How long `import` waits until a CustomResourceDefinition is established.
 pub const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often it looks.
@@ -366,6 +366,11 @@ pub const INFORMER_MAILBOX: usize = 64;
 pub const DEFINITIONS_MAILBOX: usize = 16;
 /// Concurrent deletions of objects of terminating definitions.
 pub const DEFINITION_DELETIONS_IN_FLIGHT: usize = 64;
+/// How long a request waits to learn whether another server has established a kind. etcd answers in milliseconds; if it does not, requests
+/// for what this server knows must not wait with the others.
+pub const DEFINITIONS_READ_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a request waits until this server serves a kind that another server has established.
+pub const DEFINITION_WAIT: Duration = Duration::from_secs(5);
 /// Concurrent status writes of definitions.
 pub const DEFINITION_WRITES_IN_FLIGHT: usize = 64;
 /// Changes of definitions that are read one by one; after more, all definitions are read.

@@ -11,6 +11,7 @@
 //! An object that cannot be decoded must not be ignored: it may restrict something. Every view defines how it fails closed
 //! ([`StoreIndex::fail_closed`]), and [`LiveIndexes`], which is the only way to open a view, reports all such objects.
 
+pub(crate) mod defined_type;
 pub(crate) mod stored_object;
 
 use std::collections::{BTreeMap, HashMap, HashSet};

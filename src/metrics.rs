@@ -21,6 +21,7 @@ mod log_lines;
 pub mod match_conditions;
 pub mod memory;
 mod own_process;
+pub mod peers;
 pub mod pod_security;
 pub mod policies;
 mod registration;
@@ -54,6 +55,7 @@ use self::heavy_work::HeavyWorkMetrics;
 use self::log_lines::LogLines;
 use self::memory::MemoryMetrics;
 use self::own_process::Process;
+use self::peers::Peers;
 use self::pod_security::PodSecurity;
 use self::policies::Policies;
 use self::registration::{MetricRegistry, Result};
@@ -107,6 +109,8 @@ pub struct Metrics {
     pub conversions: Conversions,
     /// Availability of aggregated APIs.
     pub aggregation: Aggregation,
+    /// Requests that other servers serve.
+    pub peers: Peers,
     /// API Priority and Fairness, by flow schema and priority level.
     pub flows: FlowControlMetrics,
     /// Waiting and running heavy work.
@@ -214,6 +218,7 @@ impl Metrics {
             pod_security: PodSecurity::new(&registry)?,
             conversions: Conversions::new(&registry)?,
             aggregation: Aggregation::new(&registry)?,
+            peers: Peers::new(&registry)?,
             flows: FlowControlMetrics::new(&registry)?,
             heavy: HeavyWorkMetrics::new(&registry)?,
             controllers: ControllerMetrics::new(&registry)?,

@@ -212,8 +212,8 @@ fn sni_certificates(flags: &Serving) -> Result<Vec<SniCertificate>, PkiError> {
     with_names.into_iter().chain(without).map(read).collect()
 }
 
-/// Reads the CA bundle that a flag names.
-fn read_bundle(path: &Path) -> Result<Vec<u8>, PkiError> {
+/// Reads the CA bundle that a flag names. One without a certificate is refused: it would leave the choice to the CAs of the system.
+pub(crate) fn read_bundle(path: &Path) -> Result<Vec<u8>, PkiError> {
     let pem = files::read(path)?;
     match X509::stack_from_pem(&pem) {
         Ok(certificates) if !certificates.is_empty() => Ok(pem),

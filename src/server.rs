@@ -4,7 +4,6 @@
 
 pub mod application;
 mod assembly;
-pub(crate) mod defined_type;
 mod handle;
 mod lifecycle;
 
@@ -86,6 +85,11 @@ impl Server {
     }
 }
 
+/// Makes a data directory, if there is none. It holds Secrets and keys: other users of this host must not read it.
+pub(crate) fn create_data_directory(directory: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
 /// A data directory belongs to this process until this is dropped.
 struct DirectoryLock(File);
 
@@ -93,8 +97,7 @@ impl DirectoryLock {
     fn take(directory: &Path) -> Result<DirectoryLock, StartError> {
         let path = directory.display().to_string();
         let directory_error = |source| StartError::DataDirectory { path: path.clone(), source };
-        // The directory holds Secrets and keys: other users of this host must not read it.
-        DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(directory_error)?;
+        create_data_directory(directory).map_err(directory_error)?;
         let file = File::options()
             .mode(0o600)
             .create(true)

@@ -10,7 +10,8 @@
 //! - [`notifier`] announces a change, [`broadcaster`] and [`watch_index`] find the watches that it concerns, [`session_waker`] calls a
 //!   session, [`session`] and [`watch_event`] make its events, [`session::feed`] is what the client reads;
 //! - [`authenticator`] and [`authorizer`] check requests;
-//! - [`ports`] allocates node ports; [`range_allocator`] does by a [`shared_range`], a record that several servers share; [`rates`] limits event rates;
+//! - [`ports`] allocates node ports; [`range_allocator`] allocates by a [`shared_range`], a record that several servers share; [`rates`]
+//!   limits event rates;
 //! - [`batcher`] batches concurrent changes of one object; [`fair_queuing`] is API Priority and Fairness.
 
 pub mod answer;

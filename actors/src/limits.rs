@@ -135,7 +135,7 @@ pub const BROADCASTER_MAILBOX: usize = 1_024;
 /// Commands that may wait for an authenticator or authorizer.
 pub const AUTH_MAILBOX: usize = 1_024;
 /// Commands that may wait for an allocator of ports or addresses. Each carries the permit of a write.
-pub const PORTS_MAILBOX: usize = 1_024;
+pub const ALLOCATOR_MAILBOX: usize = 1_024;
 /// Commands that may wait while a record is written which servers share. Each carries the permit of a write; further ones get a 429.
 pub const RANGE_COMMANDS_WAITING: usize = 4_096;
 /// Commands that are decided together, so that no write of the record takes long; the rest waits for the next one.

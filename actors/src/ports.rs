@@ -13,7 +13,7 @@ use actix::{Actor, Context, Handler, Message, MessageResult};
 use pilothouse_types::object::Key;
 
 use crate::fatal::Fatal;
-use crate::limits::PORTS_MAILBOX;
+use crate::limits::ALLOCATOR_MAILBOX;
 use crate::permit::Permit;
 
 /// The range divided by this is the size of the lower band.
@@ -201,7 +201,7 @@ impl Actor for PortAllocator {
     type Context = Context<PortAllocator>;
 
     fn started(&mut self, context: &mut Self::Context) {
-        context.set_mailbox_capacity(PORTS_MAILBOX);
+        context.set_mailbox_capacity(ALLOCATOR_MAILBOX);
     }
 }
 

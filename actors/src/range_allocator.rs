@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 use self::round::{Command, RoundEnd};
 use crate::fatal::Fatal;
-use crate::limits::{PORTS_MAILBOX, RANGE_COMMANDS_WAITING, RANGE_ROUND_COMMANDS};
+use crate::limits::{ALLOCATOR_MAILBOX, RANGE_COMMANDS_WAITING, RANGE_ROUND_COMMANDS};
 use crate::permit::Permit;
 use crate::shared_range::{RangeError, RangeRecord, SharedRange};
 
@@ -95,21 +95,23 @@ pub struct ReadItems;
 /// Closed as for [`AllocateItems`].
 #[derive(Message)]
 #[rtype(result = "Result<RepairOutcome, RangeError>")]
-pub struct RepairItems(pub RepairedItems);
+pub struct RepairItems(pub RepairPlan);
 
 /// What a repair has done.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RepairOutcome {
     /// The items that were not taken, and are now.
     pub added: Vec<usize>,
+    /// The items that were taken, and are free now.
+    pub freed: Vec<usize>,
     /// Whether everything could be done: if somebody has changed the record since it was seen, an item that seemed to be leaked may have
     /// been given to somebody.
     pub is_complete: bool,
 }
 
-/// What a repair changes.
+/// What a repair is going to change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RepairedItems {
+pub struct RepairPlan {
     /// The revision of the record in which the following was found; `None` if there was none.
     pub seen: Option<Revision>,
     /// Items that are used and not taken.
@@ -118,8 +120,18 @@ pub struct RepairedItems {
     pub leaked: Vec<usize>,
     /// All items that stay taken, for a record that is of another range.
     pub kept: Vec<usize>,
-    /// Whether nothing is done if the record has changed since: the sender looks again. Otherwise at least what is missing is taken.
-    pub only_unchanged: bool,
+    /// What is done if somebody has changed the record since.
+    pub if_changed: IfChanged,
+}
+
+/// What a repair does with a record that is no longer the one it was planned for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IfChanged {
+    /// Nothing: the sender looks again.
+    LookAgain,
+    /// It takes what is missing, and frees nothing.
+    #[default]
+    AddMissing,
 }
 
 /// The range of a record.
@@ -159,7 +171,7 @@ pub struct RangeAllocator {
     known: Option<Option<RangeRecord>>,
     waiting: VecDeque<Command>,
     is_in_round: bool,
-    /// Raised if this actor dies: Services would wait for their ports forever.
+    /// Raised if this actor panics: no Service could get a port or an address until the server starts again.
     fatal: Fatal,
 }
 
@@ -230,7 +242,7 @@ impl Actor for RangeAllocator {
     type Context = Context<RangeAllocator>;
 
     fn started(&mut self, context: &mut Self::Context) {
-        context.set_mailbox_capacity(PORTS_MAILBOX);
+        context.set_mailbox_capacity(ALLOCATOR_MAILBOX);
     }
 }
 

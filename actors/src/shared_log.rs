@@ -42,11 +42,11 @@ pub trait SharedLog: Send + Sync + 'static {
     fn current_revision(&self) -> BoxFuture<'static, Result<Revision, SharedLogError>>;
 
     /// The same for a health check, which waits no longer than this, however long other questions wait.
-    fn probe(&self, patience: Duration) -> BoxFuture<'static, Result<Revision, SharedLogError>> {
+    fn probe(&self, max_wait: Duration) -> BoxFuture<'static, Result<Revision, SharedLogError>> {
         let revision = self.current_revision();
         async move {
-            let silent = || SharedLogError::Unavailable(format!("no answer within {patience:?}").into());
-            timeout(patience, revision).await.unwrap_or_else(|_| Err(silent()))
+            let silent = || SharedLogError::Unavailable(format!("no answer within {max_wait:?}").into());
+            timeout(max_wait, revision).await.unwrap_or_else(|_| Err(silent()))
         }
         .boxed()
     }
@@ -188,9 +188,9 @@ pub enum SharedLogError {
     /// It cannot be reached, or does not answer.
     #[error("{0}")]
     Unavailable(Arc<str>),
-    /// It has no space left.
-    #[error("the shared log has no space left")]
-    NoSpace,
+    /// It has no space left, and what can be done about it. Removals still succeed.
+    #[error("{0}")]
+    NoSpace(Arc<str>),
     /// The object is larger than it accepts.
     #[error("the object is larger than the shared log accepts")]
     TooLarge,
@@ -211,7 +211,7 @@ impl From<SharedLogError> for StoreError {
     fn from(error: SharedLogError) -> StoreError {
         match error {
             SharedLogError::Unavailable(_) => StoreError::Unreachable,
-            SharedLogError::NoSpace => StoreError::NoSpace,
+            SharedLogError::NoSpace(_) => StoreError::NoSpace,
             SharedLogError::TooLarge => StoreError::TooLarge,
         }
     }

@@ -67,6 +67,9 @@ pub enum RangeError {
     /// Its value is not one that can be read.
     #[error("the record of what is allocated cannot be read: {0}")]
     Unreadable(Arc<str>),
+    /// What it shall say cannot be encoded.
+    #[error("the record of what is allocated cannot be encoded: {0}")]
+    Unencodable(Arc<str>),
     /// It cannot be reached, or not be written now.
     #[error(transparent)]
     Store(#[from] StoreError),

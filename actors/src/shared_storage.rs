@@ -78,6 +78,11 @@ pub struct SharedLogs {
 type ScopedLog = (TypeScope, Arc<dyn SharedLog>);
 
 impl SharedLogs {
+    /// One log that has all types.
+    pub fn single(log: Arc<dyn SharedLog>) -> SharedLogs {
+        SharedLogs { main: log, others: Vec::new() }
+    }
+
     /// Each log with its types: the main one, and the others.
     fn into_scopes(self) -> (ScopedLog, Vec<ScopedLog>) {
         let elsewhere = self.others.iter().flat_map(|(types, _)| types.iter().cloned()).collect();
@@ -107,7 +112,7 @@ impl OpenLog {
         let states = states(options, revision, decode_entries(&*log, entries).await);
         let (sender, status) = watch::channel(FollowStatus::new(revision));
         let (barriers, queue) = Barriers::new();
-        let order = SharedOrderSource { log, barriers, status };
+        let order = SharedOrderSource { log, barriers, status, space: Space::default() };
         Ok((OpenLog { scope, status: Arc::new(sender), order, barriers: queue, revision }, states))
     }
 
@@ -150,19 +155,9 @@ impl OpenLog {
     }
 }
 
-/// Reads a shared log and starts the storage actors, which follow it from there. Returns when they have caught up with it. `known`: the
-/// types whose objects are read already. Must be called inside an actix system.
+/// Reads the logs and starts the storage actors, which follow them from there. Returns when they have caught up. `known`: the types whose
+/// objects are read already. Types that become known later are in the main log. Must be called inside an actix system.
 pub async fn start(
-    log: Arc<dyn SharedLog>,
-    forms: Arc<dyn Encryption>,
-    known: HashSet<TypeName>,
-    options: Options,
-) -> Result<Stores, StartError> {
-    start_all(SharedLogs { main: log, others: Vec::new() }, forms, known, options).await
-}
-
-/// The same over several logs. Types that become known later are in the main one.
-pub async fn start_all(
     logs: SharedLogs,
     forms: Arc<dyn Encryption>,
     known: HashSet<TypeName>,
@@ -207,7 +202,7 @@ pub async fn start_all(
             return Err(error.into());
         }
     }
-    let StoreDeps { notifiers, fatal, write_limiter, trims, space, clock, encryption, .. } = deps;
+    let StoreDeps { notifiers, fatal, write_limiter, trims, clock, encryption, .. } = deps;
     let (health, type_changes) = (StorageHealth::Shared(main.log, main.status), Some(type_changes));
     Ok(Stores {
         directory,
@@ -218,7 +213,7 @@ pub async fn start_all(
         fatal,
         write_limiter,
         trims,
-        space,
+        space: main.space,
         clock,
         backup: None,
         encryption,

@@ -22,18 +22,18 @@ pub enum StorageHealth {
 
 impl StorageHealth {
     /// Why writes cannot succeed, if they cannot. A shared log may take so long; the log of this server takes as long as it does.
-    pub async fn check(&self, patience: Duration) -> Result<(), String> {
+    pub async fn check(&self, max_wait: Duration) -> Result<(), String> {
         match self {
             StorageHealth::Log(committer) => match committer.send(Check).await {
                 Ok(answer) => answer.map(drop).map_err(|error| error.to_string()),
                 Err(error) => Err(error.to_string()),
             },
             StorageHealth::Shared(log, status) => {
-                let newest = log.probe(patience).await.map_err(|error| error.to_string())?;
+                let newest = log.probe(max_wait).await.map_err(|error| error.to_string())?;
                 // Else writes would not become visible.
                 let mut status = status.clone();
                 let is_over = |status: &FollowStatus| status.seen >= newest || status.disconnected.is_some();
-                let followed = timeout(patience, status.wait_for(is_over)).await;
+                let followed = timeout(max_wait, status.wait_for(is_over)).await;
                 match followed {
                     Ok(Ok(status)) if status.seen >= newest => Ok(()),
                     Ok(Ok(status)) => Err(status.disconnected.iter().map(ToString::to_string).collect()),

@@ -54,7 +54,7 @@ impl Plugin for NamespaceExists {
 
 async fn get_namespace(write: &Write<'_>) -> Result<Arc<Object>> {
     let (store, name) = (TypeName::new(NAMESPACES), write.call.namespace());
-    let namespace = write.backend.stores.get(&store, Key::cluster(name), write.call.permit()).await;
+    let namespace = write.backend.stores.get_seen(&store, Key::cluster(name), write.call.permit()).await;
     namespace.map_err(|error| match error {
         StoreError::NotFound => Status::not_found(RESOURCE, name),
         error => Status::from_store(&error, RESOURCE, name),

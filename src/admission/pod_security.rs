@@ -290,7 +290,7 @@ fn is_raised(policy: &Policy, before: &Policy) -> bool {
 
 async fn get_namespace(write: &Write<'_>) -> Option<Arc<Object>> {
     let key = Key::cluster(write.call.namespace());
-    write.backend.stores.get(&TypeName::new(NAMESPACES), key, write.call.permit()).await.ok()
+    write.backend.stores.get_seen(&TypeName::new(NAMESPACES), key, write.call.permit()).await.ok()
 }
 
 /// Whether an update can change the privileges of a pod: containers are added or removed, or get another image.

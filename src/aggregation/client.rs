@@ -127,47 +127,51 @@ impl Extensions {
             (peer.verifies, peer.authority_pem) = (false, Vec::new());
             destination.trust = Trust::Extension(peer.into());
         }
-        let mut headers = identity_headers(request.user, true)?;
-        let values =
-            [(ACCEPT, request.accept), (IF_NONE_MATCH, request.if_none_match), (USER_AGENT, &user_agent())];
-        for (name, value) in values.into_iter().filter(|(_, value)| !value.is_empty()) {
-            if let Ok(value) = HeaderValue::try_from(value) {
-                headers.insert(name, value);
-            }
+        fetch(&self.upstream, &destination, request).await
+    }
+}
+
+/// Sends a request to this destination and reads the response. Errors are in the reference's words and contain the URL.
+pub async fn fetch(
+    upstream: &Upstream,
+    destination: &Destination,
+    request: &ExtensionRequest<'_>,
+) -> Result<ExtensionResponse, String> {
+    let mut headers = identity_headers(request.user, true)?;
+    let values =
+        [(ACCEPT, request.accept), (IF_NONE_MATCH, request.if_none_match), (USER_AGENT, &user_agent())];
+    for (name, value) in values.into_iter().filter(|(_, value)| !value.is_empty()) {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.insert(name, value);
         }
-        if let Ok(host) = HeaderValue::try_from(destination.location.authority()) {
-            headers.insert(HOST, host);
+    }
+    if let Ok(host) = HeaderValue::try_from(destination.location.authority()) {
+        headers.insert(HOST, host);
+    }
+    let body = match request.body {
+        [] => RequestBody::Empty,
+        body => {
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            RequestBody::Whole(Some(Bytes::from_static(body)))
         }
-        let body = match request.body {
-            [] => RequestBody::Empty,
-            body => {
-                headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-                RequestBody::Whole(Some(Bytes::from_static(body)))
-            }
-        };
-        let upstream_request = UpstreamRequest { method: request.method.clone(), headers, body };
-        let exchange = async {
-            let response = self
-                .upstream
-                .send(&destination, upstream_request)
-                .await
-                .map_err(|failure| failure.to_string())?;
-            // The body of a successful deletion is not needed.
-            let is_done = request.method == Method::DELETE && response.status.is_success();
-            read(response, if is_done { 0 } else { request.max_bytes }).await
-        };
-        let url = destination.location.url();
-        let verb = if request.method == Method::DELETE { "Delete" } else { "Get" };
-        match timeout(request.within, exchange).await {
-            Ok(Ok(response)) => Ok(ExtensionResponse { url, ..response }),
-            Ok(Err(reason)) => {
-                Err(format!("failing or missing response from {url}: {verb} \"{url}\": {reason}"))
-            }
-            Err(_) => Err(format!(
-                "failing or missing response from {url}: {verb} \"{url}\": context deadline exceeded \
+    };
+    let upstream_request = UpstreamRequest { method: request.method.clone(), headers, body };
+    let exchange = async {
+        let response =
+            upstream.send(destination, upstream_request).await.map_err(|failure| failure.to_string())?;
+        // The body of a successful deletion is not needed.
+        let is_done = request.method == Method::DELETE && response.status.is_success();
+        read(response, if is_done { 0 } else { request.max_bytes }).await
+    };
+    let url = destination.location.url();
+    let verb = if request.method == Method::DELETE { "Delete" } else { "Get" };
+    match timeout(request.within, exchange).await {
+        Ok(Ok(response)) => Ok(ExtensionResponse { url, ..response }),
+        Ok(Err(reason)) => Err(format!("failing or missing response from {url}: {verb} \"{url}\": {reason}")),
+        Err(_) => Err(format!(
+            "failing or missing response from {url}: {verb} \"{url}\": context deadline exceeded \
                  (Client.Timeout exceeded while awaiting headers)"
-            )),
-        }
+        )),
     }
 }
 

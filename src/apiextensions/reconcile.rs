@@ -26,7 +26,7 @@ use tokio::sync::{Semaphore, watch};
 
 use super::Defined;
 use super::definition_set::DefinitionSet;
-use super::progress::DefinitionProgress;
+use super::served_revision::ServedRevision;
 use super::shared_types::SharedTypes;
 use crate::bootstrap::{custom_api_services, registered_versions};
 use crate::limits::{DEFINITION_WRITES_IN_FLIGHT, DEFINITIONS_PER_READ};
@@ -41,7 +41,7 @@ pub(super) struct Reconciler {
     pub(super) resource: Arc<Resource>,
     pub(super) catalog: Catalog,
     pub(super) publish: Box<dyn Fn(Defined)>,
-    pub(super) progress: DefinitionProgress,
+    pub(super) served: ServedRevision,
     pub(super) user: Arc<Identity>,
     /// Limits the concurrent deletions of objects of all terminating definitions.
     pub(super) deletions: Semaphore,
@@ -83,7 +83,7 @@ impl Reconciler {
         if let Some(defined) = definition_set.take_changes(completion) {
             (self.publish)(defined);
         }
-        self.progress.mark_served(watch.snapshot.revision);
+        self.served.advance(watch.snapshot.revision);
         let write_result = self.write_all(definition_set, changed_names).await;
         drop(completion_sender);
         let register_result = self.register(definition_set).await;

@@ -70,9 +70,14 @@ impl TokenObjects {
 
     /// The newest revision of each type; `None` as long as this server does not learn what others change.
     pub fn latest_revisions(&self) -> LatestRevisions {
-        let mut statuses = self.follow_statuses.iter().flatten();
-        let is_cut_off = statuses.any(|status| status.borrow().disconnected.is_some());
-        if is_cut_off {
+        let is_behind = |(name, status): (&str, &Option<watch::Receiver<FollowStatus>>)| {
+            let status = status.as_ref().map(watch::Receiver::borrow);
+            // What is held until it can be decrypted may be the deletion of a token.
+            status.is_some_and(|status| {
+                status.disconnected.is_some() || status.held.contains_key(&TypeName::new(name))
+            })
+        };
+        if STORES.into_iter().zip(&self.follow_statuses).any(is_behind) {
             return LatestRevisions::default();
         }
         std::array::from_fn(|kind| self.handles.get(kind)?.get().map(|handle| handle.window.head()))

@@ -3,7 +3,6 @@
 mod owners;
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,7 +22,7 @@ use super::progress::count;
 use super::restore::{LEAST_RISE, print_warnings};
 use crate::encryption::StoredEncryption;
 use crate::limits::FINDINGS_PRINTED;
-use crate::server::STORE_FILE;
+use crate::server::{STORE_FILE, create_data_directory};
 
 /// Make a new store of everything that can be read of a damaged one, and name what is lost. Start the server on it afterwards.
 ///
@@ -92,7 +91,7 @@ impl Command for Options {
         salvage.reveal_keys(&encryption);
         let now = Clock::system().now();
         let directory = self.to.as_ref().unwrap_or(&self.data_dir);
-        fs::create_dir_all(directory)?;
+        create_data_directory(directory)?;
         let report = Report::create(self.report.as_deref())?;
         let aside = damaged.with_extension(format!("{}.damaged", now.0));
         let aside = Some(&*aside).filter(|_| self.replace);

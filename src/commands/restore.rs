@@ -1,6 +1,6 @@
 //! `pilothouse restore`: makes a new data directory from a backup.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use pilothouse_types::clock::Clock;
 use pilothouse_types::object::Revision;
 
 use super::Command;
-use crate::server::STORE_FILE;
+use crate::server::{STORE_FILE, create_data_directory};
 
 /// Make a new store from a backup. Start the server on it afterwards.
 ///
@@ -59,7 +59,7 @@ impl Command for Options {
         let unreadable = |error| Failure::File { file: name.clone(), error };
         let file = File::open(&self.file).map_err(|error| unreadable(error.into()))?;
         let (backup, about) = BackupReader::open(BufReader::new(file)).map_err(unreadable)?;
-        fs::create_dir_all(&self.data_dir)?;
+        create_data_directory(&self.data_dir)?;
         let store = self.data_dir.join(STORE_FILE);
         let present = self.present_revision(&store)?;
         let now = Clock::system().now();

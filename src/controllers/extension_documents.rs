@@ -10,7 +10,7 @@ use futures::future::LocalBoxFuture;
 use futures::{FutureExt as _, join};
 use openssl::sha::Sha256;
 use pilothouse_api::aggregation::discovered::{
-    CURRENT, DiscoveredVersion, STALE, read_all, read_one, read_openapi_index,
+    CURRENT, DiscoveredVersion, STALE, is_aggregated, read_all, read_one, read_openapi_index,
 };
 use pilothouse_api::aggregation::{ApiService, OPENAPI_USER, STORE, Service, discovery_identity};
 use pilothouse_api::openapi::merged::ServedSpec;
@@ -124,7 +124,7 @@ impl ExtensionDocuments {
             None => return stale(),
             Some(response) if response.status == 503 => return stale(),
             Some(response) if response.status == 304 => return previous.clone(),
-            Some(response) if response.status == 200 && is_aggregated_discovery(&response.content_type) => {
+            Some(response) if response.status == 200 && is_aggregated(&response.content_type) => {
                 let Some(mut all) = read_all(&response.body) else { return stale() };
                 let bytes = response.body.len();
                 // A server whose aggregated discovery lacks this version serves nothing in it.
@@ -195,36 +195,6 @@ impl ExtensionDocuments {
             }
             404 => Some(Description::default()),
             _ => None,
-        }
-    }
-}
-
-/// Whether this is the media type of aggregated discovery.
-fn is_aggregated_discovery(content_type: &str) -> bool {
-    let mut parts = content_type.split(';').map(str::trim);
-    let has_parameter = |parameter: &str| content_type.split(';').any(|part| part.trim() == parameter);
-    parts.next() == Some(JSON)
-        && has_parameter("g=apidiscovery.k8s.io")
-        && has_parameter("as=APIGroupDiscoveryList")
-        && (has_parameter("v=v2") || has_parameter("v=v2beta1"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn aggregated_discovery_is_recognized_by_its_media_type() {
-        assert!(is_aggregated_discovery(
-            "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-        ));
-        assert!(is_aggregated_discovery(
-            "application/json; as=APIGroupDiscoveryList; v=v2beta1; g=apidiscovery.k8s.io"
-        ));
-        for other in
-            ["application/json", "", "application/json;v=v2", "text/plain;g=apidiscovery.k8s.io;v=v2"]
-        {
-            assert!(!is_aggregated_discovery(other), "{other}");
         }
     }
 }

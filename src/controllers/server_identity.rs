@@ -1,6 +1,7 @@
 //! The lease by which others know that this API server is alive. Runs in every server that shares its store or publishes its storage
 //! versions, whichever controllers are enabled. Otherwise one process owns the store, and nobody asks.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use openssl::sha::Sha256;
 use pilothouse_apimachinery::status::Result;
 use pilothouse_apimachinery::time;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::well_known::annotations::PEER_ADDRESS;
 use pilothouse_apimachinery::well_known::stores::LEASES;
 use pilothouse_apimachinery::well_known::{HOSTNAME_LABEL, SERVER_NAME, SYSTEM_NAMESPACE};
 use pilothouse_types::clock::{Clock, Timestamp};
@@ -40,6 +42,8 @@ pub struct ServerIdentity {
     host: Arc<str>,
     /// One process, which is the holder of a lease that it creates.
     holder: Arc<str>,
+    /// Where other API servers reach this one, if they do.
+    peer_address: Option<SocketAddr>,
 }
 
 impl ServerIdentity {
@@ -49,7 +53,13 @@ impl ServerIdentity {
         let host = host.unwrap_or_default();
         let id = server_id(&host);
         let holder = format!("{id}_{}", random::uuid());
-        ServerIdentity { id: id.into(), host: host.into(), holder: holder.into() }
+        ServerIdentity { id: id.into(), host: host.into(), holder: holder.into(), peer_address: None }
+    }
+
+    /// The same, reached by other API servers at this address.
+    #[must_use]
+    pub fn reached_at(self, peer_address: Option<SocketAddr>) -> ServerIdentity {
+        ServerIdentity { peer_address, ..self }
     }
 
     /// Renews the lease. As in the reference, a lease that is there keeps its holder.
@@ -58,6 +68,9 @@ impl ServerIdentity {
         labels.set(IDENTITY_LABEL.0, IDENTITY_LABEL.1);
         if !self.host.is_empty() {
             labels.set(HOSTNAME_LABEL, &*self.host);
+        }
+        if let Some(address) = self.peer_address {
+            lease.entry("metadata").entry("annotations").set(PEER_ADDRESS, address.to_string());
         }
         lease.entry("spec").set("renewTime", time::format_micros(now.unix_seconds(), now.subsec_micros()));
     }
@@ -169,6 +182,15 @@ impl Controller for IdentityLease {
 mod tests {
     use super::*;
 
+    fn identity(holder: &str) -> ServerIdentity {
+        ServerIdentity {
+            id: "apiserver-x".into(),
+            host: "h".into(),
+            holder: holder.into(),
+            peer_address: None,
+        }
+    }
+
     #[test]
     fn base_32_is_that_of_rfc_4648_in_lower_case() {
         for (bytes, text) in [("", ""), ("f", "my"), ("fo", "mzxq"), ("foobar", "mzxw6ytboi")] {
@@ -184,23 +206,20 @@ mod tests {
 
     #[test]
     fn lease_names_the_component_and_the_host() {
-        let identity =
-            ServerIdentity { id: "apiserver-x".into(), host: "h".into(), holder: "apiserver-x_1".into() };
-        let lease = identity.new_lease(Timestamp(1_700_000_000_000_001));
+        let lease = identity("apiserver-x_1").new_lease(Timestamp(1_700_000_000_000_001));
         let labels = lease.get_path(&["metadata", "labels"]).unwrap();
         assert_eq!((labels.str(IDENTITY_LABEL.0), labels.str(HOSTNAME_LABEL)), (SERVER_NAME, "h"));
         let spec = lease.get("spec").unwrap();
         assert_eq!(spec.str("renewTime"), "2023-11-14T22:13:20.000001Z");
         assert_eq!(spec.str("holderIdentity"), "apiserver-x_1");
+        assert_eq!(lease.get_path(&["metadata", "annotations"]), None);
+        let reached = identity("x").reached_at(Some(([10, 0, 0, 1], 7).into())).new_lease(Timestamp(1));
+        let annotations = reached.get_path(&["metadata", "annotations"]).unwrap();
+        assert_eq!(annotations.str(PEER_ADDRESS), "10.0.0.1:7");
     }
 
     #[test]
     fn renewal_keeps_the_holder() {
-        let identity = |holder: &str| ServerIdentity {
-            id: "apiserver-x".into(),
-            host: "h".into(),
-            holder: holder.into(),
-        };
         let created = identity("apiserver-x_1").new_lease(Timestamp(1_700_000_000_000_001));
         let mut lease = created.clone();
         identity("apiserver-x_2").renew(&mut lease, Timestamp(1_700_000_010_000_000));

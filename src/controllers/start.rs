@@ -18,6 +18,7 @@ use tokio::sync::{Mutex, oneshot, watch};
 use crate::aggregation::Extensions;
 use crate::auth::service_account::legacy_use::LegacyUseReceiver;
 use crate::metrics::Metrics;
+use crate::peers::{OwnRecord, Peers};
 use crate::pki::signers::Signers;
 use crate::registry::services::Services;
 use crate::registry::stores::Stores;
@@ -33,6 +34,8 @@ use super::flow_schemas::{self, FlowSchemas};
 use super::informer::{AddSubscriber, InformerHandle, Subscriber};
 use super::lease::{LEASE, Leadership, LeaseHolder, Rivals};
 use super::own_objects::{self, OwnObjects, Reconcile};
+use super::peer_discovery::{self, PeerDiscovery};
+use super::peer_record::{self, PeerRecord};
 use super::resource_index::ResourceIndexes;
 use super::runner::{Controller, Runner, RunnerDeps, ShutdownFlag, Stop, WorkKey};
 use super::server_identity::{self, IdentityLease, ServerIdentity};
@@ -110,6 +113,17 @@ pub struct ControllerDeps {
     pub extensions: Arc<Extensions>,
     /// The allocator of cluster IPs and node ports.
     pub services: Rc<Services>,
+    /// What belongs to the other API servers on the same etcd.
+    pub peers: PeerDeps,
+}
+
+/// What belongs to the other API servers on the same etcd.
+#[derive(Clone, Default)]
+pub struct PeerDeps {
+    /// The record by which they reach this one, if it keeps one.
+    pub own_record: Option<Arc<OwnRecord>>,
+    /// What is known of them, if requests are passed on to them.
+    pub others: Option<Arc<Peers>>,
 }
 
 /// The CA and the signers, which can change at run time.
@@ -188,6 +202,7 @@ pub struct ControllerContext {
     apply_flow_control: Reconcile,
     pub(super) extensions: Arc<Extensions>,
     services: Rc<Services>,
+    peers: PeerDeps,
     uses: Rc<Mutex<LegacyUseReceiver>>,
     authorities: watch::Receiver<Arc<Authorities>>,
     deps: RunnerDeps,
@@ -212,6 +227,7 @@ impl ControllerContext {
             apply_flow_control: controller_deps.apply_flow_control,
             extensions: controller_deps.extensions,
             services: controller_deps.services,
+            peers: controller_deps.peers,
             uses: Rc::new(Mutex::new(uses)),
             authorities,
             deps: RunnerDeps { clock, metrics, leadership: Leadership::default(), stopping },
@@ -272,6 +288,7 @@ impl ControllerContext {
             recent_writes: RefCell::default(),
         });
         self.run_extensions();
+        self.run_peers();
         if let Some(identity) = &settings.identity {
             self.run_with_identity(identity, settings.storage_versions);
         }
@@ -312,6 +329,20 @@ impl ControllerContext {
             client: client.clone(),
             extensions: extensions.clone(),
         });
+    }
+
+    /// Starts the controllers about the other API servers on the same etcd.
+    fn run_peers(&self) {
+        if let Some(record) = self.peers.own_record.clone() {
+            self.run(peer_record::NAME, move || PeerRecord { record: record.clone() });
+        }
+        if let Some(peers) = self.peers.others.clone() {
+            let client = self.server_client(Origin::Server);
+            self.run(peer_discovery::NAME, move || PeerDiscovery {
+                client: client.clone(),
+                peers: peers.clone(),
+            });
+        }
     }
 
     /// Starts the controllers that tell others about this server, under its identity.

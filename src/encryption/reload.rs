@@ -10,11 +10,11 @@ use pilothouse_actors::directory::{Directory, Find, Types};
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::{Freshness, TakeSnapshot};
+use pilothouse_api::custom::definition::group_resource_of_store;
+use pilothouse_apimachinery::status::GroupResource;
 use pilothouse_encryption::{Encryption, StoredKey, content_hash};
 use pilothouse_types::object::TypeName;
 use tokio::task::spawn_blocking;
-
-use super::group_and_resource;
 
 /// Why the file cannot be read.
 pub fn read_file(path: &Path) -> Result<Vec<u8>, String> {
@@ -93,7 +93,7 @@ fn stored_keys(type_name: &TypeName, snapshot: &Snapshot) -> Vec<StoredKey> {
     for object in snapshot.iter().filter(|object| object.is_readable()) {
         *values.entry(object.encryption_key_id()).or_default() += 1;
     }
-    let (group, resource) = group_and_resource(type_name);
+    let GroupResource { group, resource } = group_resource_of_store(type_name);
     let stored = |(key_id, values)| StoredKey {
         group: group.to_owned(),
         resource: resource.to_owned(),

@@ -54,7 +54,7 @@ fn share_authority(folders: &mut [Folder], clock: &Clock) -> Result<Authority, P
 }
 
 /// Why keys are not replaced.
-pub(super) const DIFFERENT: &str = "is not that of an earlier directory; remove the files of the one whose clients and tokens may become invalid";
+pub(super) const DIFFERENT: &str = "differs from the file of the same name in another directory; delete the keys of the directory whose clients and tokens may become invalid";
 
 impl SharedKeys {
     /// Writes a kubeconfig for an administrator of the servers behind this URL. Every call issues a new certificate.
@@ -103,7 +103,7 @@ mod tests {
         fs::remove_file(one.join("sa.key")).unwrap();
         share(std::slice::from_ref(&other), &Clock::system()).unwrap();
         let error = share(&[one.clone(), other.clone()], &Clock::system()).err().unwrap().to_string();
-        assert!(error.contains("other/ca.crt: is not that of an earlier directory"), "{error}");
+        assert!(error.contains("other/ca.crt: differs from the file of the same name"), "{error}");
         for name in ["ca.crt", "ca.key"] {
             fs::copy(one.join(name), other.join(name)).unwrap();
         }
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(contents(&one), contents(&other), "the missing key came from the other directory");
         fs::write(other.join("sa.key"), &keys[2]).unwrap();
         let error = share(&[one, other], &Clock::system()).err().unwrap().to_string();
-        assert!(error.contains("other/sa.key: is not that of an earlier directory"), "{error}");
+        assert!(error.contains("other/sa.key: differs from the file of the same name"), "{error}");
     }
 
     /// As on a node of kubeadm: RSA, and a folder that the server may only read.

@@ -295,3 +295,15 @@ fn debug_output_contains_no_key() {
     let rendered = format!("{:?} {:?} {:?}", pki.serving, pki.admin, pki.tokens);
     assert!(!rendered.contains("45, 45, 45") && !rendered.contains("PRIVATE"), "{rendered}");
 }
+
+#[test]
+fn bundle_without_a_certificate_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ca.crt");
+    for content in ["", "nothing", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+        std::fs::write(&file, content).unwrap();
+        let error = read_bundle(&file).unwrap_err().to_string();
+        assert!(error.contains("ca.crt"), "{error}");
+    }
+    assert!(read_bundle(&folder.path().join("none")).is_err());
+}

@@ -13,7 +13,7 @@ use pilothouse_apimachinery::query::Query;
 use pilothouse_apimachinery::schema::Registry;
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::verb::Verb;
-use pilothouse_apimachinery::well_known::{AUTHENTICATED, MASTERS};
+use pilothouse_apimachinery::well_known::{API_SERVER_USER, AUTHENTICATED, MASTERS};
 use pilothouse_types::clock::Clock;
 use pilothouse_types::identity::Identity;
 
@@ -24,13 +24,10 @@ use crate::pki::random;
 use super::authorization::{DECISION, REASON, action};
 use super::{Backend, Call, Warnings};
 
-/// The user name of the server for its own requests. Others may have it, too: see [`super::Origin`].
-pub const OWN_NAME: &str = "system:apiserver";
-
 /// The identity of the server as a client of itself. As a member of system:masters it is always authorized.
 pub fn own_identity() -> Arc<Identity> {
     let groups = vec![AUTHENTICATED.to_owned(), MASTERS.to_owned()];
-    Arc::new(Identity { name: OWN_NAME.to_owned(), groups, ..Identity::default() })
+    Arc::new(Identity { name: API_SERVER_USER.to_owned(), groups, ..Identity::default() })
 }
 
 /// Shared dependencies of loopback requests. One for all threads.

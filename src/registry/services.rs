@@ -375,7 +375,9 @@ impl Services {
         permit: Permit,
     ) -> PendingWrite {
         let allocated = ServiceAllocations::default();
-        let claim = PendingClaim { services: self, owner, allocated, before, may_remove: true, permit };
+        let (may_remove, is_proposed) = (true, false);
+        let claim =
+            PendingClaim { services: self, owner, allocated, before, may_remove, is_proposed, permit };
         Claim::from(claim).into()
     }
 

@@ -57,6 +57,20 @@ impl Stores {
         self.get_at(type_name, key, Freshness::Latest, permit).await
     }
 
+    /// Like [`Stores::get`], but as this server has seen it, for what is read with every write: on a shared log the latest state is a
+    /// question to the log. One that was not seen is asked for: another server may have created it just now.
+    pub async fn get_seen(
+        &self,
+        type_name: &TypeName,
+        key: Key,
+        permit: &Permit,
+    ) -> StoreResult<Arc<Object>> {
+        match self.get_at(type_name, key.clone(), Freshness::Seen, permit).await {
+            Err(StoreError::NotFound) => self.get(type_name, key, permit).await,
+            seen => seen,
+        }
+    }
+
     /// Like [`Stores::get`], of a state that is recent enough.
     pub async fn get_at(
         &self,

@@ -63,8 +63,8 @@ impl WriteEnd {
     ) -> WriteEnd {
         match result {
             Ok(success) if is_stored(success) => WriteEnd::Stored,
-            Err(failure) if failure.is_outcome_unknown => WriteEnd::Unknown,
-            Ok(_) | Err(_) => WriteEnd::NotStored,
+            Ok(_) => WriteEnd::NotStored,
+            Err(failure) => failure.end,
         }
     }
 }
@@ -73,22 +73,27 @@ impl WriteEnd {
 pub struct WriteFailure {
     /// The response.
     pub status: Box<Status>,
-    /// Whether it may be stored all the same.
-    pub is_outcome_unknown: bool,
+    /// How it has ended all the same.
+    end: WriteEnd,
 }
 
 impl WriteFailure {
     /// The failure of a write that a store has refused.
     pub fn from_store(error: &StoreError, resource: GroupResource<'_>, name: &str) -> WriteFailure {
         let status = Status::from_store(error, resource, name);
-        WriteFailure { status, is_outcome_unknown: WriteEnd::of_error(error) == WriteEnd::Unknown }
+        WriteFailure { status, end: WriteEnd::of_error(error) }
+    }
+
+    /// The failure to respond to a write that is stored.
+    pub fn of_response(status: Box<Status>) -> WriteFailure {
+        WriteFailure { status, end: WriteEnd::Stored }
     }
 }
 
 /// The failure before the store was asked.
 impl From<Box<Status>> for WriteFailure {
     fn from(status: Box<Status>) -> WriteFailure {
-        WriteFailure { status, is_outcome_unknown: false }
+        WriteFailure { status, end: WriteEnd::NotStored }
     }
 }
 
@@ -98,9 +103,11 @@ impl From<WriteFailure> for Box<Status> {
     }
 }
 
-/// What is left to do when a write is over. If the client disconnects before that, it is dropped instead: nobody knows then
-/// whether the write is stored.
+/// What is left to do when a write is over. If the client disconnects before that, it is dropped instead.
 pub trait FinishWrite {
+    /// The store is going to be asked: from now on the write may be stored although nobody learns of it.
+    fn propose(&mut self);
+
     /// Ends the write.
     fn finish(self: Box<Self>, end: WriteEnd) -> LocalBoxFuture<'static, ()>;
 }
@@ -113,6 +120,13 @@ impl PendingWrite {
     /// A write that leaves nothing to do.
     pub fn none() -> PendingWrite {
         PendingWrite(None)
+    }
+
+    /// The store is going to be asked.
+    pub fn propose(&mut self) {
+        if let Some(pending) = &mut self.0 {
+            pending.propose();
+        }
     }
 
     /// Ends the write.

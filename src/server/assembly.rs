@@ -18,6 +18,7 @@ mod etcd_metrics;
 mod etcd_overrides;
 mod memory;
 mod openid;
+mod peers;
 mod reload;
 mod shared_state;
 pub(crate) mod storage;
@@ -30,7 +31,7 @@ use std::sync::atomic::Ordering;
 use actix::{Actor as _, Addr};
 use arc_swap::ArcSwap;
 use futures::FutureExt as _;
-use futures::future::{LocalBoxFuture, join_all};
+use futures::future::{LocalBoxFuture, join, join_all};
 use pilothouse_actors::authenticator::Authenticator;
 use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::broadcaster::CloseAll;
@@ -42,6 +43,7 @@ use pilothouse_api::gates::{
 };
 use pilothouse_apimachinery::features::EnabledFeatures;
 use pilothouse_apimachinery::schema::Registry;
+use pilothouse_apimachinery::status::Status;
 use pilothouse_client::upstream::pool::KeepAliveHandle;
 use pilothouse_encryption::Encryption;
 use pilothouse_kinds::validation_engines::Authority;
@@ -74,6 +76,7 @@ use crate::limits;
 use crate::live_index::LiveIndexes;
 use crate::metrics::Metrics;
 use crate::metrics::requests::Meter;
+use crate::peers::OwnRecord;
 use crate::pki::Pki;
 use crate::registry::Backend;
 use crate::registry::authorization::Access;
@@ -128,6 +131,8 @@ struct ServerParts {
     builtin: Builtins,
     /// The connections to conversion webhooks.
     conversion_keep_alives: Lock<Vec<KeepAliveHandle>>,
+    /// The record by which the other servers on the same etcd reach this one.
+    own_record: Option<Arc<OwnRecord>>,
     /// The task that takes this server out of the endpoints, once it ends.
     leaving: Lock<Option<JoinHandle<()>>>,
 }
@@ -162,7 +167,8 @@ async fn parts(
     let indexes = Arc::new(LiveIndexes::new(storage.directory.clone(), registry.clone()));
     let builtin =
         Builtins::new(&catalog, &context.address.to_string(), shared_state::openapi_contents(&gates));
-    let controllers = ControllerSetup::new(config, &context.pki, extra_controllers)?;
+    let controllers = ControllerSetup::new(context, extra_controllers)?;
+    let peer_records = peers::records(context, &etcd_logs, controllers.identity());
     let (auth, token_metadata) =
         AuthSetup::open(context, &storage, &indexes, &metrics, controllers.uses()).await?;
     let load = Arc::new(LoadStats::default());
@@ -176,6 +182,7 @@ async fn parts(
         memory: &memory,
         encryption: encryption.as_deref(),
         etcd_logs: &etcd_logs,
+        peer_records: peer_records.as_ref(),
         token_metadata,
     };
     let shared = Arc::new(shared_state::shared(context, catalog, inputs).await?);
@@ -204,6 +211,7 @@ async fn parts(
         current_pki: Arc::new(ArcSwap::new(context.pki.clone())),
         builtin,
         conversion_keep_alives: Lock::default(),
+        own_record: peer_records.map(|records| Arc::new(OwnRecord::new(records))),
         leaving: Lock::default(),
     };
     let result = services(&parts).repair(&holdings).await;
@@ -424,12 +432,23 @@ impl Application for RunningServer {
     }
 }
 
-/// Takes this server out of the endpoints of the `kubernetes` service, at the beginning of its end, so that clients go elsewhere.
+/// Takes this server out of the endpoints of the `kubernetes` service, and from where other servers find it, at the beginning of its
+/// end, so that clients go elsewhere.
 async fn leave_endpoints(parts: Arc<ServerParts>) {
     let backend = backend(&parts, Authorizer::with_source(parts.auth.authorizers.source()).start());
     let served = parts.shared.served.load_full();
     let service = &parts.addresses.kubernetes_service;
-    let left = bootstrap::kubernetes_service::leave(&backend, &served.catalog, service);
+    let left = async {
+        let record = async {
+            match &parts.own_record {
+                Some(record) => record.leave().await.map_err(|error| Status::unavailable(error.to_string())),
+                None => Ok(()),
+            }
+        };
+        let endpoints = bootstrap::kubernetes_service::leave(&backend, &served.catalog, service);
+        let (record, endpoints) = join(record, endpoints).await;
+        record.and(endpoints)
+    };
     match tokio::time::timeout(limits::STORAGE_PROBE_TIMEOUT, left).await {
         Ok(Ok(())) => {}
         // The others remove it when its record has expired.

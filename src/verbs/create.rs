@@ -15,7 +15,7 @@ use super::{Reply, Success, VerbResult};
 use crate::registry::admission::{Operation, Write};
 use crate::registry::objects::Objects;
 use crate::registry::request_memory::MemoryPriority;
-use crate::registry::write_hooks::{WriteEnd, WriteFailure};
+use crate::registry::write_hooks::{PendingWrite, WriteEnd, WriteFailure};
 use crate::registry::{Backend, Call};
 
 /// Creates the object in the body.
@@ -56,8 +56,8 @@ pub async fn store_new(
         let (mut value, is_generated) =
             prepare_new_object(&backend.objects, &call.kind().rules.metadata, value);
         let (name, has_prefix) = (meta::name(&value).to_owned(), meta::has_generate_name(&value));
-        let pending = backend.write_hooks.begin_create(call, &mut value, mode).await?;
-        let stored = store_once(&write, value, mode).await;
+        let mut pending = backend.write_hooks.begin_create(call, &mut value, mode).await?;
+        let stored = store_once(&write, value, mode, &mut pending).await;
         pending.finish(WriteEnd::of_result(&stored, Option::is_some)).await;
         match stored? {
             Some(reply) => return Ok(reply),
@@ -72,6 +72,7 @@ async fn store_once(
     write: &Write<'_>,
     value: Value,
     mode: WriteMode,
+    pending: &mut PendingWrite,
 ) -> std::result::Result<Option<Reply>, WriteFailure> {
     let Write { backend, call, .. } = *write;
     let definition_memory = backend.reserve_definitions(call, &[&value])?;
@@ -89,15 +90,14 @@ async fn store_once(
     stored_defaults.write(&mut draft);
     check_served(backend, call)?;
     call.work().check()?;
+    pending.propose();
     match backend.stores.create(&call.stored().store, draft, call.permit()).await {
         Ok(object) => {
             if let Some(reservation) = definition_memory {
                 backend.definitions.keep_until_compiled(object.revision, reservation);
             }
-            Ok(Some(Reply::Object(
-                Success::Created,
-                backend.encode_response(call, &object, MemoryPriority::Granted).await?,
-            )))
+            let response = backend.encode_response(call, &object, MemoryPriority::Granted).await;
+            Ok(Some(Reply::Object(Success::Created, response.map_err(WriteFailure::of_response)?)))
         }
         Err(StoreError::Exists) => Ok(None),
         Err(error) => Err(WriteFailure::from_store(&error, call.group_resource(), &name)),

@@ -136,7 +136,8 @@ async fn attempt_deletion(
 }
 
 async fn remove(backend: &Backend, call: &Call<'_>, object: &Object) -> StoreOutcome {
-    let pending = backend.write_hooks.begin_removal(call, object);
+    let mut pending = backend.write_hooks.begin_removal(call, object);
+    pending.propose();
     let result =
         backend.stores.remove(&call.stored().store, object.key.clone(), object.revision, call.permit()).await;
     let end = result.as_ref().map_or_else(WriteEnd::of_error, |_| WriteEnd::Stored);

@@ -107,11 +107,12 @@ pub async fn store_update(
         call.work().check_bytes(current.bytes.len())?;
         let outcome = update.try_update(state, Current { object: &current, turn }).await;
         // A reply based on a pending write must wait until that write is durable.
-        if !is_durable && !matches!(outcome, Ok(Outcome::Stored(_) | Outcome::Conflicted)) {
+        if !is_durable && !matches!(outcome, Ok(Outcome::Stored(_) | Outcome::Gone(_) | Outcome::Conflicted))
+        {
             update.wait_until_durable(rollbacks).await?;
         }
         match outcome? {
-            Outcome::Stored(reply) | Outcome::Same(reply) => return Ok(reply),
+            Outcome::Stored(reply) | Outcome::Same(reply) | Outcome::Gone(reply) => return Ok(reply),
             // The state is computed again. If the client gave a resourceVersion, that attempt fails.
             Outcome::Conflicted => {}
         }
@@ -125,6 +126,8 @@ enum Outcome {
     Stored(Reply),
     /// Nothing is stored: no change, or a dry run.
     Same(Reply),
+    /// Somebody else has removed the object, as this write would have.
+    Gone(Reply),
     /// A concurrent write came first.
     Conflicted,
 }
@@ -193,7 +196,7 @@ impl Update<'_> {
         let write_view = || backend.objects.write_view(call, strategy, &old, body.clone());
         let mut new = backend.with_versions(call, write_view).await?;
         check_version(call, strategy, expected_revision, current.object.revision.0)?;
-        let pending = backend.write_hooks.begin_update(call, &mut new, &old, mode).await?;
+        let mut pending = backend.write_hooks.begin_update(call, &mut new, &old, mode).await?;
         let change = self.change(&write, current.object, &old, new).await;
         // Dropped before the store responds: the trees may be many times larger than their text, and the response can take as
         // much.
@@ -201,10 +204,13 @@ impl Update<'_> {
         drop(current_view);
         drop(old);
         let outcome = match change {
-            Ok(change) => self.store(current, change, definition_memory).await,
+            Ok(change) => {
+                pending.propose();
+                self.store(current, change, definition_memory).await
+            }
             Err(status) => Err(status.into()),
         };
-        let is_stored = |outcome: &Outcome| matches!(outcome, Outcome::Stored(_) | Outcome::Same(_));
+        let is_stored = |outcome: &Outcome| matches!(outcome, Outcome::Stored(_));
         pending.finish(WriteEnd::of_result(&outcome, is_stored)).await;
         Ok(outcome?)
     }
@@ -280,7 +286,7 @@ impl Update<'_> {
                 if let Some(reservation) = definition_memory {
                     backend.definitions.keep_until_compiled(object.revision, reservation);
                 }
-                Ok(Outcome::Stored(self.reply(&object).await?))
+                Ok(Outcome::Stored(self.reply(&object).await.map_err(WriteFailure::of_response)?))
             }
             Err(StoreError::Conflict(_) | StoreError::NotFound) => Ok(Outcome::Conflicted),
             Err(error) => Err(WriteFailure::from_store(&error, call.group_resource(), call.name())),
@@ -302,7 +308,8 @@ impl Update<'_> {
         let Update { backend, call, .. } = *self;
         let (store, last_state) = (&call.stored().store, Object::new(last_state, current.revision));
         match backend.stores.remove(store, current.key.clone(), current.revision, call.permit()).await {
-            Ok(_) | Err(StoreError::NotFound) => Ok(Outcome::Stored(self.reply(&last_state).await?)),
+            Ok(_) => Ok(Outcome::Stored(self.reply(&last_state).await.map_err(WriteFailure::of_response)?)),
+            Err(StoreError::NotFound) => Ok(Outcome::Gone(self.reply(&last_state).await?)),
             Err(StoreError::Conflict(_)) => Ok(Outcome::Conflicted),
             Err(error) => Err(WriteFailure::from_store(&error, call.group_resource(), call.name())),
         }

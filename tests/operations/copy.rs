@@ -171,8 +171,8 @@ fn store_moves_into_etcd_and_back() {
     assert_eq!(key(&etcd, MARK), None);
     server.stop();
 
-    let told = copy_all(&to_etcd);
-    assert!(told.contains("into etcd") && !told.contains("not copied"), "{told}");
+    let output = copy_all(&to_etcd);
+    assert!(output.contains("into etcd") && !output.contains("not copied"), "{output}");
     assert_eq!(key(&etcd, MARK), None);
     let secret = key(&etcd, "/registry/secrets/default/map-of-treasure").unwrap();
     assert!(secret.value.starts_with(b"k8s:enc:aesgcm:v1:key-0:"));
@@ -190,8 +190,8 @@ fn store_moves_into_etcd_and_back() {
 
     // The server goes on.
     let to_directory = ["--from-etcd", &url, "--to-data-dir", two.to_str().unwrap(), &flag];
-    let told = copy_all(&to_directory);
-    assert!(told.contains("Revisions go on from"), "{told}");
+    let output = copy_all(&to_directory);
+    assert!(output.contains("Revisions go on from"), "{output}");
     assert!(copy_refusal(&to_directory).contains("exists: move it away"));
     assert_eq!(contents(&mut admin), expected);
     server.stop();
@@ -216,9 +216,9 @@ fn store_moves_into_etcd_and_back() {
 }
 
 /// Whether a server starts on this etcd.
-fn starts(data: &Path, etcd: &Cluster) -> Result<Server, String> {
+fn starts(data: &Path, etcd: &Cluster, flags: &[&str]) -> Result<Server, String> {
     let servers = format!("--etcd-servers={}", etcd.members[0].url());
-    let flags = [servers.as_str(), "--storage-initialization-timeout=3s"];
+    let flags = [&[servers.as_str(), "--storage-initialization-timeout=3s"], flags].concat();
     Server::try_start_in(data, &flags).map_err(|failure| format!("{}{}", failure.stdout, failure.stderr))
 }
 
@@ -235,20 +235,21 @@ fn no_server_starts_on_a_copy_that_lacks_something() {
     admin.post(MAPS, &map("small", "x")).ok();
     server.stop();
     let arguments = ["--from-data-dir", data.to_str().unwrap(), "--to-etcd", &url];
-    let told = copy_refusal(&arguments);
-    assert!(told.contains("configmaps default/large cannot be copied"), "{told}");
-    assert!(told.contains("1 object cannot be copied") && told.contains("--drop-unreadable"), "{told}");
+    let output = copy_refusal(&arguments);
+    assert!(output.contains("configmaps default/large cannot be copied"), "{output}");
+    assert!(output.contains("1 object cannot be copied") && output.contains("--drop-unreadable"), "{output}");
     assert!(key(&etcd, MARK).is_some() && key(&etcd, "/registry/configmaps/default/small").is_some());
-    let failure = starts(&directory.path().join("early"), &etcd).err().expect("the copy is not finished");
+    let failure =
+        starts(&directory.path().join("early"), &etcd, &[]).err().expect("the copy is not finished");
     assert!(failure.contains("a copy into this etcd is not finished"), "{failure}");
     let back = directory.path().join("back");
-    let told = copy_refusal(&["--from-etcd", &url, "--to-data-dir", back.to_str().unwrap()]);
-    assert!(told.contains("a copy into this etcd was begun and is not finished"), "{told}");
+    let output = copy_refusal(&["--from-etcd", &url, "--to-data-dir", back.to_str().unwrap()]);
+    assert!(output.contains("a copy into this etcd was begun and is not finished"), "{output}");
     assert!(!back.join("pilothouse.redb").exists());
 
-    let told = copy_all(&[&arguments[..], &["--drop-unreadable"]].concat());
-    assert!(told.contains("of an unfinished copy") && told.contains("left out: 1 object"), "{told}");
-    let server = starts(&directory.path().join("late"), &etcd).unwrap();
+    let output = copy_all(&[&arguments[..], &["--drop-unreadable"]].concat());
+    assert!(output.contains("of an unfinished copy") && output.contains("left out: 1 object"), "{output}");
+    let server = starts(&directory.path().join("late"), &etcd, &[]).unwrap();
     let mut admin = server.admin();
     assert_eq!(admin.get(&format!("{MAPS}/small")).ok()["data"]["value"], "x");
     admin.get(&format!("{MAPS}/large")).expect_error(404, "NotFound");
@@ -261,8 +262,8 @@ fn etcd_in_use_is_no_target() {
     in_file(&data, &[]).stop();
     let arguments = ["--from-data-dir", data.to_str().unwrap(), "--to-etcd", &url];
     put(&etcd, "/registry/other", "value");
-    let told = copy_refusal(&arguments);
-    assert!(told.contains("etcd is not empty") && told.contains("/registry/other"), "{told}");
+    let output = copy_refusal(&arguments);
+    assert!(output.contains("etcd is not empty") && output.contains("/registry/other"), "{output}");
     assert_eq!((key(&etcd, MARK), key(&etcd, "/registry/other").unwrap().value), (None, "value".into()));
     copy_all(&[&arguments[..], &["--etcd-prefix=/elsewhere"]].concat());
 
@@ -270,8 +271,8 @@ fn etcd_in_use_is_no_target() {
     put(&etcd, "/third/pilothouse/copy", "unfinished");
     put(&etcd, "/third/namespaces/default", "copied");
     put(&etcd, "/third/namespaces/default", "changed");
-    let told = copy_refusal(&[&arguments[..], &["--etcd-prefix=/third"]].concat());
-    assert!(told.contains("/third/namespaces/default does not come from it"), "{told}");
+    let output = copy_refusal(&[&arguments[..], &["--etcd-prefix=/third"]].concat());
+    assert!(output.contains("/third/namespaces/default does not come from it"), "{output}");
     assert_eq!(key(&etcd, "/third/namespaces/default").unwrap().value, "changed");
 }
 
@@ -286,13 +287,13 @@ fn copy_with_a_wrong_key_makes_no_store() {
     let (target, url) = (directory.path().join("target"), etcd.members[0].url());
     let arguments = ["--from-etcd", &url, "--to-data-dir", target.to_str().unwrap()];
     for flags in [&[wrong.as_str()][..], &[]] {
-        let told = copy_refusal(&[&arguments[..], flags].concat());
-        assert!(told.contains("secrets default/kept cannot be copied: "), "{told}");
+        let output = copy_refusal(&[&arguments[..], flags].concat());
+        assert!(output.contains("secrets default/kept cannot be copied: "), "{output}");
         let left: Vec<_> = std::fs::read_dir(&target).unwrap().collect();
         assert!(left.is_empty(), "{left:?}");
     }
-    let told = copy_all(&[&arguments[..], &[&wrong, "--drop-unreadable"]].concat());
-    assert!(told.contains("secrets default/kept left out: "), "{told}");
+    let output = copy_all(&[&arguments[..], &[&wrong, "--drop-unreadable"]].concat());
+    assert!(output.contains("secrets default/kept left out: "), "{output}");
     drop(server);
     let server = in_file(&target, &[&wrong]);
     let mut admin = server.admin();
@@ -319,16 +320,16 @@ fn what_belongs_to_no_resource_is_named() {
         copy_refusal(&arguments)
             .contains("configmaps default/damaged cannot be copied: its value in etcd is")
     );
-    let told = copy_all(&[&arguments[..], &["--drop-unreadable"]].concat());
+    let output = copy_all(&[&arguments[..], &["--drop-unreadable"]].concat());
     for expected in [
         "not copied: 3 keys of /registry/toys.example/kites/, such as /registry/toys.example/kites/default/0",
         "not copied: 1 key of /registry/alone",
         "not copied: 1 record by which servers agree",
         "Copied 1 objects of 1 resources",
     ] {
-        assert!(told.contains(expected), "{told}");
+        assert!(output.contains(expected), "{output}");
     }
-    assert!(!told.contains("calico"), "{told}");
+    assert!(!output.contains("calico"), "{output}");
     let server = in_file(&target, &[]);
     assert_eq!(server.admin().get(&format!("{MAPS}/a")).ok()["metadata"]["uid"], "u");
 }
@@ -358,7 +359,33 @@ fn events_expire_when_they_would_have() {
     assert_eq!(key(&etcd, "/for-ever/events/default/a").unwrap().lease, 0);
 }
 
-/// Killed whenever it is, and run again.
+/// Begins a copy below this prefix and kills it. Returns whether it was not finished.
+fn copy_and_kill(data: &Path, etcd: &Cluster, prefix: &str) -> bool {
+    let (_, folder) = prefix.split_once('=').unwrap();
+    let mark = MARK.replace("/registry", folder);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_pilothouse"))
+        .args([
+            "copy",
+            "--from-data-dir",
+            data.to_str().unwrap(),
+            "--to-etcd",
+            &etcd.members[0].url(),
+            prefix,
+        ])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let has_begun = || {
+        let ended = child.try_wait().unwrap().is_some();
+        (ended || key(etcd, &mark).is_some()).then_some(())
+    };
+    poll(TIMEOUT, has_begun).expect("it begins");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    key(etcd, &mark).is_some()
+}
+
 #[test]
 fn copy_that_was_killed_is_repeated() {
     let (directory, etcd) = (temp_directory(), cluster(1));
@@ -374,28 +401,15 @@ fn copy_that_was_killed_is_repeated() {
     };
     let expected = names(&mut admin);
     server.stop();
-    let arguments = ["--from-data-dir", data.to_str().unwrap(), "--to-etcd", &url];
-    let mut child = Command::new(env!("CARGO_BIN_EXE_pilothouse"))
-        .arg("copy")
-        .args(arguments)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let has_begun = || {
-        let ended = child.try_wait().unwrap().is_some();
-        (ended || key(&etcd, MARK).is_some()).then_some(())
-    };
-    poll(TIMEOUT, has_begun).expect("it begins");
-    child.kill().unwrap();
-    child.wait().unwrap();
-    // Most often it is still at work then.
-    if key(&etcd, MARK).is_some() {
-        let failure = starts(&directory.path().join("early"), &etcd).err().expect("it is not finished");
-        assert!(failure.contains("a copy into this etcd is not finished"), "{failure}");
-        copy_all(&arguments);
-    }
-    let server = starts(&directory.path().join("late"), &etcd).unwrap();
+    // A kill may come too late.
+    let mut prefixes = (0..20).map(|attempt| format!("--etcd-prefix=/attempt-{attempt}"));
+    let interrupted = prefixes.find(|prefix| copy_and_kill(&data, &etcd, prefix));
+    let prefix = interrupted.expect("some copy is killed while it works");
+    let failure =
+        starts(&directory.path().join("early"), &etcd, &[&prefix]).err().expect("it is not finished");
+    assert!(failure.contains("a copy into this etcd is not finished"), "{failure}");
+    copy_all(&["--from-data-dir", data.to_str().unwrap(), "--to-etcd", &url, &prefix]);
+    let server = starts(&directory.path().join("late"), &etcd, &[&prefix]).unwrap();
     assert_eq!(names(&mut server.admin()), expected);
 }
 

@@ -1,8 +1,12 @@
 //! Several servers over one etcd.
 
 mod agreement;
+mod bad_input;
 mod faults;
+mod gap;
 mod identity;
+mod no_space;
+mod peers;
 mod ports;
 
 use std::time::Duration;
@@ -14,7 +18,7 @@ use tempfile::TempDir;
 use crate::support::client::Client;
 use crate::support::etcd::cluster;
 use crate::support::server::{Server, temp_directory};
-use crate::support::wait::{TIMEOUT, poll};
+use crate::support::wait::{Deadline, TIMEOUT, poll};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const KITES: &str = "/apis/toys.example/v1/namespaces/default/kites";
@@ -158,6 +162,42 @@ fn watch_goes_on_at_a_server_that_has_just_started() {
             );
         }
     }
+}
+
+/// As behind a load balancer, which sends nobody to a server that is not ready.
+#[test]
+fn watch_moves_on_from_a_server_that_is_drained() {
+    let replicas = Replicas::new(1);
+    let one = replicas.start_with("one", &["--shutdown-delay-duration=2s"]);
+    let other = replicas.start("other");
+    let mut admin = other.admin();
+    let mut last = version(&admin.get(MAPS).ok()).to_string();
+    let mut watch = one.admin().watch(MAPS, &format!("resourceVersion={last}"));
+    let mut write = |name: &str| drop(admin.post(MAPS, &map(name, "")).ok());
+    write("before");
+    let mut probe = one.admin();
+    one.terminate();
+    let is_left = || match probe.attempt("GET", "/readyz", &[], b"") {
+        Ok(ready) => (ready.status == 500).then_some(()),
+        Err(_) => Some(()),
+    };
+    poll(TIMEOUT, is_left).expect("nobody is sent to it");
+    write("drained");
+    let mut names = Vec::new();
+    let mut note = |event: &Value| {
+        let metadata = &event["object"]["metadata"];
+        names.push(metadata["name"].as_str().unwrap().to_owned());
+        metadata["resourceVersion"].as_str().unwrap().to_owned()
+    };
+    while let Some(event) = watch.attempt(Deadline::after(TIMEOUT)).expect("the watch ends as it should") {
+        last = note(&event);
+    }
+    let (status, log) = one.wait_for_exit();
+    assert!(status.success(), "{log}");
+    write("after");
+    let mut watch = other.admin().watch(MAPS, &format!("resourceVersion={last}"));
+    while note(&watch.next()) != version(&other.admin().get(&format!("{MAPS}/after")).ok()).to_string() {}
+    assert_eq!(names, ["before", "drained", "after"]);
 }
 
 #[test]

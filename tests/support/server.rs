@@ -108,6 +108,16 @@ pub fn command<A: AsRef<OsStr>>(data: &Path, arguments: &[A]) -> Command {
     command
 }
 
+/// The same command on a host of another name. Tests that need it are ignored without `has_host_namespaces`.
+fn on_host(host: &str, command: &Command) -> Command {
+    let mut renamed = Command::new("unshare");
+    renamed.args(["-ru", "sh", "-c", "hostname \"$0\" && exec \"$@\"", host]);
+    renamed.arg(command.get_program()).args(command.get_args());
+    renamed.current_dir(command.get_current_dir().expect("a directory")).env_remove("RUST_LOG");
+    renamed.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    renamed
+}
+
 impl Server {
     /// A server with its own data directory.
     pub fn start() -> Server {
@@ -128,9 +138,19 @@ impl Server {
             .unwrap_or_else(|failure| panic!("the server did not start: {failure:?}"))
     }
 
+    /// A server that takes its host for one of this name, in a data directory that outlives it.
+    pub fn start_on_host(host: &str, data: &Path, flags: &[&str]) -> Server {
+        let server = Server::try_start(on_host(host, &command(data, flags)), data);
+        server.unwrap_or_else(|failure| panic!("the server did not start: {failure:?}"))
+    }
+
     /// Starts a server and waits until it is ready, or has ended.
     pub fn try_start_in(data: &Path, flags: &[&str]) -> Result<Server, StartFailure> {
-        let mut child = command(data, flags).spawn().expect("the binary");
+        Server::try_start(command(data, flags), data)
+    }
+
+    fn try_start(mut command: Command, data: &Path) -> Result<Server, StartFailure> {
+        let mut child = command.spawn().expect("the binary");
         let lines = collect(child.stdout.take().expect("stdout"));
         let errors = collect(child.stderr.take().expect("stderr"));
         let greeting = poll(TIMEOUT, || {

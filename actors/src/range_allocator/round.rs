@@ -7,7 +7,7 @@ use pilothouse_types::error::StoreError;
 use pilothouse_types::object::Revision;
 use tokio::sync::oneshot;
 
-use super::{ItemRange, ItemRefusal, ItemRequest, RefusalReason, RepairOutcome, RepairedItems};
+use super::{IfChanged, ItemRange, ItemRefusal, ItemRequest, RefusalReason, RepairOutcome, RepairPlan};
 use crate::limits::RANGE_ROUND_ATTEMPTS;
 use crate::permit::Permit;
 use crate::shared_range::{RangeContent, RangeError, RangeRecord, RangeWrite, SharedRange};
@@ -23,7 +23,7 @@ pub(super) enum Command {
     Check { items: Vec<i64>, permit: Permit, reply: oneshot::Sender<CheckResult> },
     Release { items: Vec<usize>, reply: oneshot::Sender<Result<(), RangeError>> },
     Read { reply: oneshot::Sender<Result<Option<RangeRecord>, RangeError>> },
-    Repair { items: RepairedItems, reply: oneshot::Sender<Result<RepairOutcome, RangeError>> },
+    Repair { items: RepairPlan, reply: oneshot::Sender<Result<RepairOutcome, RangeError>> },
 }
 
 /// The decision about a command, which counts once the record is written.
@@ -118,7 +118,7 @@ pub(super) async fn run(
             }
             RangeWrite::Changed(current) => record = current,
             RangeWrite::Failed(error) => return Err(unless_uncertain(error, &uncertain)),
-            // If it arrives yet, it is after another write of the same revision, and only one of both counts.
+            // If it is still on its way, it compares the same revision as the next attempt, so at most one of them succeeds.
             RangeWrite::Unknown => {
                 uncertain.0.extend(changed.into_iter().map(|item| (item, expected)));
                 let read = shared.read().await;
@@ -242,9 +242,9 @@ impl<'a> Draft<'a> {
 
     /// Makes the record and takes what is used and not taken; frees what was found to be leaked, if the record is still the one in which it
     /// was found.
-    fn repair(&mut self, repaired: &RepairedItems) -> Result<RepairOutcome, RangeError> {
+    fn repair(&mut self, repaired: &RepairPlan) -> Result<RepairOutcome, RangeError> {
         let is_same = self.base.map(|record| record.revision) == repaired.seen;
-        if repaired.only_unchanged && !is_same {
+        if repaired.if_changed == IfChanged::LookAgain && !is_same {
             return Ok(RepairOutcome::default());
         }
         let content = match &mut self.content {
@@ -259,10 +259,10 @@ impl<'a> Draft<'a> {
         let taken = repaired.missing.iter().copied().filter(|item| content.allocated.insert(*item));
         let added: Vec<usize> = taken.collect();
         self.changed.extend(added.iter().copied());
-        if is_same {
-            let freed = repaired.leaked.iter().filter(|item| content.allocated.remove(**item));
-            self.changed.extend(freed);
-        }
-        Ok(RepairOutcome { added, is_complete: is_same || repaired.leaked.is_empty() })
+        let leaked = if is_same { repaired.leaked.as_slice() } else { &[] };
+        let freed: Vec<usize> =
+            leaked.iter().copied().filter(|item| content.allocated.remove(*item)).collect();
+        self.changed.extend(freed.iter().copied());
+        Ok(RepairOutcome { added, freed, is_complete: is_same || repaired.leaked.is_empty() })
     }
 }

@@ -45,11 +45,11 @@ async fn release(allocator: &Addr<RangeAllocator>, items: &[usize]) -> Result<()
     allocator.send(ReleaseItems { items: items.to_vec() }).await.unwrap()
 }
 
-async fn repair(allocator: &Addr<RangeAllocator>, items: RepairedItems) -> bool {
+async fn repair(allocator: &Addr<RangeAllocator>, items: RepairPlan) -> bool {
     repair_items(allocator, items).await.is_complete
 }
 
-async fn repair_items(allocator: &Addr<RangeAllocator>, items: RepairedItems) -> RepairOutcome {
+async fn repair_items(allocator: &Addr<RangeAllocator>, items: RepairPlan) -> RepairOutcome {
     allocator.send(RepairItems(items)).await.unwrap().unwrap()
 }
 
@@ -210,21 +210,21 @@ async fn repair_makes_the_record_and_adds_what_is_missing() {
     let shared = MemoryRange::default();
     let allocator = start(&shared);
     assert_eq!(read(&allocator).await, None);
-    let missing = RepairedItems { missing: vec![3, 4], ..RepairedItems::default() };
+    let missing = RepairPlan { missing: vec![3, 4], ..RepairPlan::default() };
     // Another server is faster.
     shared.put(content([4, 9]));
-    let patient = RepairedItems { only_unchanged: true, ..missing.clone() };
+    let patient = RepairPlan { if_changed: IfChanged::LookAgain, ..missing.clone() };
     assert_eq!(repair_items(&allocator, patient).await, RepairOutcome::default());
     assert_eq!(taken(&shared), [4, 9]);
     let done = repair_items(&allocator, missing.clone()).await;
-    assert_eq!(done, RepairOutcome { added: vec![3], is_complete: true });
+    assert_eq!(done, RepairOutcome { added: vec![3], freed: Vec::new(), is_complete: true });
     assert_eq!(taken(&shared), [3, 4, 9]);
     assert!(repair(&allocator, missing).await);
     assert_eq!(shared.writes(), 1, "a record without faults is not written");
 
     let shared = MemoryRange::default();
     let allocator = start(&shared);
-    assert!(repair(&allocator, RepairedItems::default()).await);
+    assert!(repair(&allocator, RepairPlan::default()).await);
     assert_eq!(shared.content(), Some(content([])));
 }
 
@@ -232,7 +232,7 @@ async fn repair_makes_the_record_and_adds_what_is_missing() {
 async fn leak_is_freed_only_in_the_record_in_which_it_was_seen() {
     let (shared, allocator) = allocator([3, 4]);
     let seen = read(&allocator).await.unwrap().revision;
-    let leaked = |seen| RepairedItems { seen: Some(seen), leaked: vec![4], ..RepairedItems::default() };
+    let leaked = |seen| RepairPlan { seen: Some(seen), leaked: vec![4], ..RepairPlan::default() };
     // It may have been released and allocated since.
     shared.put(content([3, 4, 5]));
     assert!(!repair(&allocator, leaked(seen)).await);
@@ -247,10 +247,10 @@ async fn record_of_another_range_is_adopted_by_a_repair() {
     let (shared, allocator) = allocator([]);
     shared.put(RangeContent { range: "20000-20099".to_owned(), ..content([1]) });
     let seen = read(&allocator).await.unwrap().revision;
-    let kept = RepairedItems { seen: Some(seen), kept: vec![7, 8], ..RepairedItems::default() };
+    let kept = RepairPlan { seen: Some(seen), kept: vec![7, 8], ..RepairPlan::default() };
     shared.put(RangeContent { range: "20000-20099".to_owned(), ..content([1, 2]) });
     assert!(!repair(&allocator, kept.clone()).await, "it has changed since it was judged");
     let seen = read(&allocator).await.unwrap().revision;
-    assert!(repair(&allocator, RepairedItems { seen: Some(seen), ..kept }).await);
+    assert!(repair(&allocator, RepairPlan { seen: Some(seen), ..kept }).await);
     assert_eq!(shared.content(), Some(content([7, 8])));
 }

@@ -177,7 +177,7 @@ pub struct Member {
     log: MemoryLog,
     is_cut_off: Arc<AtomicBool>,
     is_service_down: Arc<AtomicBool>,
-    /// Whether questions for the revision get no answer for now.
+    /// Whether questions for the revision and proposals get no answer for now.
     is_silent: Arc<AtomicBool>,
     /// How often the revision was asked for.
     questions: AtomicUsize,
@@ -198,7 +198,7 @@ impl Member {
         self.is_service_down.store(is_down, Ordering::SeqCst);
     }
 
-    /// Leaves questions for the revision unanswered, or answers them.
+    /// Leaves questions for the revision and proposals unanswered, or answers them.
     pub fn set_silent(&self, is_silent: bool) {
         self.is_silent.store(is_silent, Ordering::SeqCst);
     }
@@ -225,6 +225,12 @@ impl Member {
 
     fn check(&self) -> Result<(), SharedLogError> {
         check(&self.is_cut_off)
+    }
+}
+
+async fn until_answered(is_silent: &AtomicBool) {
+    while is_silent.load(Ordering::SeqCst) {
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     }
 }
 
@@ -302,9 +308,7 @@ impl SharedLog for Member {
         let (log, is_cut_off, is_silent) =
             (self.log.clone(), Arc::clone(&self.is_cut_off), Arc::clone(&self.is_silent));
         async move {
-            while is_silent.load(Ordering::SeqCst) {
-                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-            }
+            until_answered(&is_silent).await;
             check(&is_cut_off).map(|()| log.content.lock().revision)
         }
         .boxed()
@@ -323,9 +327,11 @@ impl SharedLog for Member {
             }
             Err(_) => self.log.write(proposal),
         };
+        let is_silent = Arc::clone(&self.is_silent);
         async move {
             // The change may arrive before the answer.
             tokio::task::yield_now().await;
+            until_answered(&is_silent).await;
             outcome
         }
         .boxed()

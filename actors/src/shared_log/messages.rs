@@ -17,8 +17,6 @@ pub struct FollowStatus {
     pub seen: Revision,
     /// The types whose changes are held until they are decoded: the revision up to which they have been handed over.
     pub held: HashMap<TypeName, Revision>,
-    /// Why the log could not be asked for its revision the last time, if it could not.
-    pub failure: Option<SharedLogError>,
     /// Why the log is not followed now, if it is not.
     pub disconnected: Option<SharedLogError>,
 }
@@ -26,7 +24,7 @@ pub struct FollowStatus {
 impl FollowStatus {
     /// Everything has been handed over up to this revision.
     pub fn new(seen: Revision) -> FollowStatus {
-        FollowStatus { seen, held: HashMap::new(), failure: None, disconnected: None }
+        FollowStatus { seen, held: HashMap::new(), disconnected: None }
     }
 
     /// The revision up to which the changes of a type have been handed to its store.

@@ -86,12 +86,6 @@ impl BarrierGate {
 
     /// The log has answered the question of these stores.
     fn handle_answer(&mut self, answer: Result<Revision, SharedLogError>, requests: Vec<BarrierRequest>) {
-        let failure = answer.as_ref().err().cloned();
-        // Nobody is woken for it: whoever wants to know reads it.
-        self.status.send_if_modified(|status| {
-            status.failure = failure;
-            false
-        });
         match answer {
             Ok(revision) => {
                 self.waiting.push(Waiting { revision, since: self.clock.moment(), requests });

@@ -86,7 +86,9 @@ impl Deliveries {
         loop {
             let (type_name, number, decoded) = self.decoding.next().await?;
             // That of a type which was removed concerns nobody.
-            if let Some(held) = self.held.remove(&type_name).filter(|held| held.number == number) {
+            if self.held.get(&type_name).is_some_and(|held| held.number == number)
+                && let Some(held) = self.held.remove(&type_name)
+            {
                 return Some(self.release(type_name, held.waiting, decoded));
             }
         }

@@ -27,8 +27,11 @@ use crate::shared_log::decoding::DecodedValues;
 use crate::shared_log::messages::{
     Adopt, ApplyChanges, BarrierRequest, Barriers, FollowStatus, Resynchronize,
 };
-use crate::shared_log::{Proposal, ProposalOutcome, ProposedChange, SharedChange, SharedEntry, SharedLog};
+use crate::shared_log::{
+    Proposal, ProposalOutcome, ProposedChange, SharedChange, SharedEntry, SharedLog, SharedLogError,
+};
 use crate::snapshot::Snapshot;
+use crate::space::{Space, SpaceLevel};
 
 /// What a reader does once the state is recent enough, or why it never will be.
 pub(super) type Reader = Box<dyn FnOnce(Result<&TypeState, StoreError>) + Send>;
@@ -40,6 +43,25 @@ pub struct SharedOrderSource {
     pub(crate) barriers: Barriers,
     /// How far the log was followed.
     pub(crate) status: watch::Receiver<FollowStatus>,
+    /// Whether the log has refused the latest write for lack of space. It decides by itself, so stores refuse nothing for it.
+    pub(crate) space: Space,
+}
+
+impl SharedOrderSource {
+    /// Learns from the outcome of a write whether the log has space.
+    fn note_space(&self, command: &WriteCommand, outcome: &ProposalOutcome) {
+        match outcome {
+            ProposalOutcome::Failed(SharedLogError::NoSpace(reason)) if !self.space.is_full() => {
+                self.space.set(SpaceLevel::Full);
+                tracing::error!(%reason, "writes are refused, except removals");
+            }
+            ProposalOutcome::Accepted(_) if command.new_object().is_some() && self.space.is_full() => {
+                self.space.set(SpaceLevel::Ample);
+                tracing::info!("writes are accepted again");
+            }
+            _ => {}
+        }
+    }
 }
 
 /// The writes of a type on their way into a shared log, and the readers that wait for it.
@@ -50,6 +72,10 @@ pub(super) struct SharedOrder {
     next_readers: Vec<Reader>,
     /// Readers who wait for the answer that is on its way.
     readers: Vec<Reader>,
+    /// Whether a write was refused for a state that no event may announce.
+    needs_barrier: bool,
+    /// Whether the log was asked and has not answered yet.
+    is_asking: bool,
     /// The address of the store, for answers.
     address: Addr<Store>,
 }
@@ -95,12 +121,20 @@ impl SharedOrder {
     /// The order of a type of this log.
     pub(super) fn new(source: SharedOrderSource, address: Addr<Store>) -> SharedOrder {
         let (next_readers, readers) = (Vec::new(), Vec::new());
-        SharedOrder { source, in_flight: HashMap::new(), next_readers, readers, address }
+        SharedOrder {
+            source,
+            in_flight: HashMap::new(),
+            next_readers,
+            readers,
+            needs_barrier: false,
+            is_asking: false,
+            address,
+        }
     }
 
     /// Whether writes or readers are on their way.
     pub(super) fn is_busy(&self) -> bool {
-        !self.in_flight.is_empty() || !self.readers.is_empty() || !self.next_readers.is_empty()
+        !self.in_flight.is_empty() || self.is_asking || !self.next_readers.is_empty()
     }
 
     /// Whether a write of this key is on its way.
@@ -179,6 +213,7 @@ impl SharedOrder {
     /// The log has answered a proposal.
     pub(super) fn end_proposal(&mut self, state: &TypeState, ended: ProposalEnded) {
         let Some(proposal) = self.in_flight.get_mut(&ended.key) else { return };
+        self.source.note_space(&proposal.write.command, &ended.outcome);
         match ended.outcome {
             ProposalOutcome::Accepted(revision) => proposal.phase = Phase::Accepted(revision),
             ProposalOutcome::Refused { current, at } => proposal.phase = Phase::Refused { current, at },
@@ -194,7 +229,7 @@ impl SharedOrder {
             .is_some_and(|proposal| matches!(proposal.phase, Phase::Refused { .. }))
         {
             // The change may be one that no event tells of, such as that of a type which was added meanwhile.
-            self.next_readers.push(Box::new(|_| ()));
+            self.needs_barrier = true;
             self.ask_barrier(state);
         }
     }
@@ -404,7 +439,8 @@ impl SharedOrder {
     }
 
     fn ask_barrier(&mut self, state: &TypeState) {
-        if self.readers.is_empty() && !self.next_readers.is_empty() {
+        if !self.is_asking && (self.needs_barrier || !self.next_readers.is_empty()) {
+            (self.is_asking, self.needs_barrier) = (true, false);
             self.readers = std::mem::take(&mut self.next_readers);
             let (type_name, store) = (state.type_name.clone(), self.address.clone().recipient());
             self.source.barriers.ask(BarrierRequest { type_name, store });
@@ -413,6 +449,7 @@ impl SharedOrder {
 
     /// Everything has arrived that the log had when the barrier was asked for, or nobody knows.
     pub(super) fn pass_barrier(&mut self, state: &mut TypeState, passed: &Result<Revision, StoreError>) {
+        self.is_asking = false;
         match passed {
             Ok(revision) => {
                 self.advance_revision(state, *revision);
@@ -420,6 +457,7 @@ impl SharedOrder {
             }
             Err(error) => {
                 self.fail_refused(state, error);
+                self.needs_barrier = false;
                 // Who came meanwhile would wait as long again for the same answer.
                 self.readers.append(&mut self.next_readers);
             }

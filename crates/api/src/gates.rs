@@ -20,7 +20,7 @@ gates! {
     ANONYMOUS_AUTH_CONFIGURABLE_ENDPOINTS = "AnonymousAuthConfigurableEndpoints";
     /// Large responses are compressed.
     API_RESPONSE_COMPRESSION = "APIResponseCompression";
-    /// API servers have identities, under which they publish their storage versions.
+    /// API servers have identities, under which they keep leases and publish their storage versions.
     API_SERVER_IDENTITY = "APIServerIdentity";
     /// Nodes may list and watch only their own pods.
     AUTHORIZE_NODE_WITH_SELECTORS = "AuthorizeNodeWithSelectors";
@@ -66,6 +66,8 @@ gates! {
     TRANSLATE_STREAM_CLOSE_WEBSOCKET_REQUESTS = "TranslateStreamCloseWebsocketRequests";
     /// HTTP/2 connections of unauthenticated clients end after one request.
     UNAUTHENTICATED_HTTP2_DOS_MITIGATION = "UnauthenticatedHTTP2DOSMitigation";
+    /// Requests for resources that this server does not serve are passed on to a server on the same etcd that does.
+    UNKNOWN_VERSION_INTEROPERABILITY_PROXY = "UnknownVersionInteroperabilityProxy";
     /// Pods with users of their own need fewer restrictions.
     USER_NAMESPACES_POD_SECURITY_STANDARDS = "UserNamespacesPodSecurityStandards";
     /// A watch may begin with the list.

@@ -77,6 +77,8 @@ pub const CBOR_APPLY_PATCH: &str = "application/apply-patch+cbor";
 
 /// The user of requests without credentials.
 pub const ANONYMOUS: &str = "system:anonymous";
+/// An API server as a client of itself and of other API servers. Others may have the name, too.
+pub const API_SERVER_USER: &str = "system:apiserver";
 /// The group of unauthenticated users.
 pub const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// The group of authenticated users.

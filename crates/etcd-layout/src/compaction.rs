@@ -37,6 +37,14 @@ impl CompactionTurn {
         (compacted > 0).then_some(compacted)
     }
 
+    /// etcd accepts no writes, so nobody can take the turn: the key has this version, and `current` is the revision of etcd. Returns the
+    /// revision to compact all the same, if the server has seen one: that frees space. If all servers do so, nothing is lost by it.
+    pub fn unwritable(&mut self, version: i64, current: i64) -> Option<i64> {
+        let compacted = self.revision;
+        self.lost(version, current);
+        (compacted > 0).then_some(compacted)
+    }
+
     /// Another server had the turn: the key has this version, and `current` is the revision of the response. A key that is gone has
     /// version zero.
     pub fn lost(&mut self, version: i64, current: i64) {

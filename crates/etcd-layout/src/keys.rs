@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use pilothouse_api::catalog::build::Builtin;
 use pilothouse_api::catalog::resource::Resource;
-use pilothouse_api::custom::definition::{is_custom, resource_of_store};
-use pilothouse_apimachinery::status::{GroupResource, storage_folder};
+use pilothouse_api::custom::definition::{group_resource_of_store, is_custom};
+use pilothouse_apimachinery::status::storage_folder;
 use pilothouse_types::object::{Key, TypeName};
 
 use crate::limits::KEY_BYTES;
@@ -212,12 +212,11 @@ fn record_at(below: &str) -> Option<Record> {
 /// The folder of a type below the prefix. Built-in resources have their plural or a name of old; those of other API servers inside
 /// the reference, and custom resources, have their group and plural.
 fn type_folder(type_name: &TypeName) -> String {
-    let name = resource_of_store(type_name);
-    let (resource, group) = name.split_once('.').unwrap_or((name, ""));
-    if is_custom(type_name) {
-        return format!("{group}/{resource}");
+    let resource = group_resource_of_store(type_name);
+    match is_custom(type_name) {
+        true => format!("{}/{}", resource.group, resource.resource),
+        false => storage_folder(resource).to_owned(),
     }
-    storage_folder(GroupResource { group, resource }).to_owned()
 }
 
 /// Whether a text can be the key of an object of this scope. The reference refuses segments that a path would resolve.

@@ -20,7 +20,7 @@ pub(crate) fn to_etcd(revision: Revision) -> i64 {
 /// Why a call failed that certainly has not written anything.
 pub(crate) fn refusal(error: &Error) -> SharedLogError {
     match error {
-        Error::NoSpace => SharedLogError::NoSpace,
+        Error::NoSpace => SharedLogError::NoSpace(error.to_string().into()),
         Error::RequestTooLarge(_) => SharedLogError::TooLarge,
         other => unavailable(&other.to_string()),
     }

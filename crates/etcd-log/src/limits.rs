@@ -16,6 +16,8 @@ pub const PAST_ATTEMPTS: usize = 3;
 pub const PAST_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the record of a server lasts that says that it is alive: the reference's, which renews it every 10 seconds.
 pub const ENDPOINT_LEASE_SECONDS: i64 = 15;
+/// How long reading the record of another server may take: a request waits for it.
+pub const RECORD_READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long to wait before a KMS plugin is asked again for a key that objects need which were read.
 pub const DECRYPTION_RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Writes by which a copy raises the revision that are on their way to etcd: enough to share its syncs.

@@ -27,11 +27,13 @@ use tokio::time::timeout;
 use crate::compactor;
 use crate::convert::{from_etcd, refusal, to_etcd, unavailable, unknown_type};
 use crate::decoding::decode_all;
-use crate::endpoint_leases::EndpointLeases;
+use crate::endpoint_leases::{self, EndpointLeases};
 use crate::event_leases::EventLeases;
 use crate::follow::{self, FollowDeps};
+use crate::leased_records::LeasedRecords;
 use crate::limits::{HISTORY_REVISIONS, PAST_ATTEMPTS, PAST_TIMEOUT};
 use crate::meter::{Meter, NO_RESOURCE, Observer, Operation};
+use crate::peer_leases::{self, PeerEndpoint, PeerLeases};
 use crate::range_records::RangeAllocations;
 use crate::types::Types;
 use crate::values::{EncodeError, Values, may_need_plugin};
@@ -124,21 +126,31 @@ impl EtcdLog {
     }
 
     /// Whether etcd answers within this time, and why not.
-    pub async fn check(&self, patience: Duration) -> Result<(), SharedLogError> {
-        let read = self.client.with_timeout(patience).range(RangeRequest::key(COMPACTION_KEY)).await;
+    pub async fn check(&self, max_wait: Duration) -> Result<(), SharedLogError> {
+        let read = self.client.with_timeout(max_wait).range(RangeRequest::key(COMPACTION_KEY)).await;
         read.map(drop).map_err(|error| refusal(&error))
     }
 
     /// The record by which others know that the server with this address is alive.
     pub fn endpoint_leases(&self, address: String) -> EndpointLeases {
+        let records = self.leased_records(endpoint_leases::RECORDS);
+        EndpointLeases::new(records, self.types.endpoint_leases_prefix(), address)
+    }
+
+    /// The record by which others know where they reach this server.
+    pub fn peer_leases(&self, own: PeerEndpoint) -> PeerLeases {
+        PeerLeases::new(self.leased_records(peer_leases::RECORDS), own)
+    }
+
+    fn leased_records(&self, resource: &'static str) -> LeasedRecords {
         let (client, types, values) =
             (self.client.clone(), Arc::clone(&self.types), Arc::clone(&self.values));
-        EndpointLeases::new(client, types, values, self.meter.clone(), address)
+        LeasedRecords::new(client, types, values, self.meter.clone(), resource)
     }
 
     /// The size of the database of the member in use, in bytes.
-    pub async fn database_bytes(&self, patience: Duration) -> Result<i64, SharedLogError> {
-        let status = self.client.with_timeout(patience).status().await;
+    pub async fn database_bytes(&self, max_wait: Duration) -> Result<i64, SharedLogError> {
+        let status = self.client.with_timeout(max_wait).status().await;
         status.map(|status| status.db_size).map_err(|error| unavailable(&error.to_string()))
     }
 
@@ -173,7 +185,7 @@ impl EtcdLog {
             let Some(page) = page else { break };
             loaded.revision = from_etcd(page.revision);
             let entries = page.kvs.into_iter().filter_map(|entry| {
-                let located = self.types.locate(&entry.key);
+                let located = self.types.locate_object(&entry.key);
                 let (type_name, key) = located.filter(|(type_name, _)| self.scope.has(type_name))?;
                 let (revision, created) = (from_etcd(entry.mod_revision), from_etcd(entry.create_revision));
                 Some(SharedEntry { type_name, key, revision, created, value: entry.value })
@@ -331,8 +343,8 @@ impl SharedLog for EtcdLog {
         revision_of(self.client.clone(), self.meter.clone()).boxed()
     }
 
-    fn probe(&self, patience: Duration) -> BoxFuture<'static, Result<Revision, SharedLogError>> {
-        revision_of(self.client.with_timeout(patience), self.meter.clone()).boxed()
+    fn probe(&self, max_wait: Duration) -> BoxFuture<'static, Result<Revision, SharedLogError>> {
+        revision_of(self.client.with_timeout(max_wait), self.meter.clone()).boxed()
     }
 
     fn propose(&self, proposal: Proposal) -> BoxFuture<'static, ProposalOutcome> {

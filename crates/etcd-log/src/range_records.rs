@@ -73,7 +73,7 @@ impl RangeAllocations {
         let failed = |reason: String| RangeError::Store(StoreError::NotEncrypted(reason));
         let plain = allocation
             .encode(self.values.codec())
-            .map_err(|error| RangeError::Unreadable(error.to_string().into()))?;
+            .map_err(|error| RangeError::Unencodable(error.to_string().into()))?;
         let encrypted = self.values.encrypt_record(&TypeName::new(SERVICES), &self.key, plain);
         encrypted.map_err(|error| failed(error.to_string()))
     }

@@ -94,13 +94,13 @@ impl Types {
     }
 
     /// What has this etcd key; `None` for keys of other programs and of unknown types.
-    pub(crate) fn location(&self, etcd_key: &[u8]) -> Option<Location> {
+    pub(crate) fn locate(&self, etcd_key: &[u8]) -> Option<Location> {
         self.0.load().layout.locate(etcd_key)
     }
 
     /// The object with this etcd key.
-    pub(crate) fn locate(&self, etcd_key: &[u8]) -> Option<(TypeName, Key)> {
-        match self.location(etcd_key)? {
+    pub(crate) fn locate_object(&self, etcd_key: &[u8]) -> Option<(TypeName, Key)> {
+        match self.locate(etcd_key)? {
             Location::Object(type_name, key) => Some((type_name, key)),
             Location::Record(_) => None,
         }
@@ -110,7 +110,7 @@ impl Types {
     pub(crate) fn change(&self, event: Event) -> Option<SharedChange> {
         let kind = event.kind();
         let entry = event.kv?;
-        let (type_name, key) = self.locate(&entry.key)?;
+        let (type_name, key) = self.locate_object(&entry.key)?;
         let revision = from_etcd(entry.mod_revision);
         let value = (kind == EventType::Put).then_some(entry.value);
         Some(SharedChange { type_name, key, revision, value })

@@ -10,7 +10,7 @@ use actix::Addr;
 use bytes::Bytes;
 use pilothouse_actors::directory::{Find, Options, Stores};
 use pilothouse_actors::permit::Permit;
-use pilothouse_actors::shared_storage::start;
+use pilothouse_actors::shared_storage::{SharedLogs, start};
 use pilothouse_actors::store::{
     Create, Freshness, Get, ObjectResult, OpenWatch, Position, Remove, Replace, Store,
 };
@@ -55,7 +55,10 @@ impl Server {
         let client = pilothouse_etcd::Client::new(cluster.settings(), Handle::current()).unwrap();
         let log = EtcdLog::new(client, types, EtcdLogOptions::new(codec(), Clock::system()));
         let forms = Arc::new(EtcdForms::new(log.clone()));
-        let stores = start(Arc::new(log.clone()), forms, HashSet::new(), Options::default()).await.unwrap();
+        let stores =
+            start(SharedLogs::single(Arc::new(log.clone())), forms, HashSet::new(), Options::default())
+                .await
+                .unwrap();
         let is_map = |resource: &&Arc<Resource>| {
             resource.stored().is_some_and(|stored| stored.store.as_str().ends_with("configmaps"))
         };

@@ -14,8 +14,8 @@ use pilothouse_types::object::Object;
 use tokio::runtime::Handle;
 
 use super::{Failure, Options};
+use crate::live_index::defined_type::defined_type;
 use crate::live_index::stored_object::CUSTOM_RESOURCE_DEFINITIONS;
-use crate::server::defined_type::defined_type;
 
 /// An etcd, and what objects in it mean.
 pub(super) struct EtcdSide {

@@ -1,6 +1,5 @@
 //! From etcd into a data directory. The new store gets its name when it is whole, as that of a restoration.
 
-use std::fs;
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::Duration;
@@ -19,7 +18,7 @@ use super::report::Report;
 use super::{Failure, Options};
 use crate::commands::restore::{LEAST_RISE, print_warnings};
 use crate::encryption::StoredEncryption;
-use crate::server::STORE_FILE;
+use crate::server::{STORE_FILE, create_data_directory};
 
 /// Pages that wait to be written.
 const PAGES_WAITING: usize = 1;
@@ -42,7 +41,7 @@ pub(super) async fn copy(options: &Options, servers: Vec<String>, directory: &Pa
     let side = EtcdSide::new(options, servers, encryption.clone())?;
     let source = side.log.copy_source().await?;
     side.add_types(&source).await?;
-    fs::create_dir_all(directory)?;
+    create_data_directory(directory)?;
     let now = Clock::system().now();
     // As after a restoration: by the clock, because the same etcd may be copied more than once.
     let first_revision = Revision(now.0.max(source.revision().0.saturating_add(LEAST_RISE)));

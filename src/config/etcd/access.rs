@@ -1,4 +1,4 @@
-//! The flags that say how etcd is reached, and what is stored in it how. Servers and `pilothouse copy` have them.
+//! The flags that say how etcd is reached, and in which form objects are stored in it: those of servers and of `pilothouse copy`.
 
 use std::path::PathBuf;
 

@@ -1,6 +1,6 @@
 //! The application behind the listeners: one handler takes every request through the same filter chain.
 //!
-//! Authenticate, parse, audit, impersonate, queue (priority and fairness), authorize, aggregate or route, respond. The order is
+//! Authenticate, parse, audit, impersonate, queue (priority and fairness), authorize, pass on or route, respond. The order is
 //! the reference's, because it decides which of several errors a client sees.
 
 use std::pin::pin;
@@ -23,7 +23,8 @@ use pilothouse_types::identity::Identity;
 use crate::flowcontrol::{RequestInfo, RequestLimiter};
 use crate::metrics::requests::{RequestOptions, Sample};
 
-use super::connect::aggregated::{self, AggregatedRequest};
+use super::connect::forward::ForwardedRequest;
+use super::connect::other_servers;
 use super::render::{self, Context, PLAIN_TEXT};
 use super::resource::{self, ResourceRequest};
 use super::worker::Worker;
@@ -111,14 +112,14 @@ async fn serve(
     let authorized = filters::authorize(worker, request, &identity, &parsed, &query).await;
     authorized.inspect_err(|_| sample.forget())?;
     let resource = match resource {
-        None => Box::pin(established::find(worker, &parsed, &permit)).await,
+        None => Box::pin(established::find_once_served(worker, &parsed, &permit)).await?,
         found => found,
     };
-    if let Some(registration) = aggregated::route(worker, &parsed, path, resource.as_ref()).await? {
+    if let Some(server) = other_servers::route(worker, request, &parsed, path, resource.as_ref()).await? {
         let (user, audit_id, permit) = (&*identity, context.audit_id(), &permit);
-        let is_watch = parsed.verb == Verb::Watch;
-        let aggregated_request = AggregatedRequest { registration, path, user, is_watch, audit_id, permit };
-        return Ok(Box::pin(aggregated::pass(worker, request, payload, &aggregated_request)).await);
+        let forwarded =
+            ForwardedRequest { path, user, is_watch: parsed.verb == Verb::Watch, audit_id, permit };
+        return Box::pin(other_servers::pass(worker, request, payload, server, &forwarded)).await;
     }
     match &parsed.target {
         Target::NonResource(path) => {

@@ -2,8 +2,11 @@
 //! port-forward leave HTTP. Authorization came before; [`verbs::connect`] resolves the destination.
 
 pub mod aggregated;
+pub mod forward;
 mod headers;
 mod html_links;
+pub mod other_servers;
+mod peers;
 mod proxy;
 mod translate;
 mod upgraded;

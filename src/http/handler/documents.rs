@@ -31,7 +31,7 @@ pub async fn respond(
 ) -> Result<HttpResponse> {
     let path = trim_slashes(path);
     if path.starts_with("/apis") {
-        Box::pin(established::wait_for_all(worker)).await;
+        Box::pin(established::wait_until_all_served(worker)).await;
     }
     let served = worker.shared.served.load_full();
     served.wait_for_definitions().await;

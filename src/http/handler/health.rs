@@ -59,12 +59,20 @@ pub struct Health {
 pub struct OptionalParts {
     /// This server keeps a lease under its identity.
     pub identity_lease: bool,
+    /// It keeps a record by which other servers reach it.
+    pub peer_record: bool,
+    /// It passes requests on to them.
+    pub peer_proxy: bool,
 }
 
 impl OptionalParts {
     /// Whether the hook of this name has run.
     fn has(self, hook: &str) -> bool {
-        hook != IDENTITY_LEASE_HOOK || self.identity_lease
+        match hook {
+            IDENTITY_LEASE_HOOK => self.identity_lease,
+            PEER_RECORD_HOOK => self.peer_record,
+            _ => self.peer_proxy || !PEER_PROXY_HOOKS.contains(&hook),
+        }
     }
 }
 
@@ -211,8 +219,16 @@ const ENDPOINTS: [&str; 3] = ["healthz", "livez", "readyz"];
 const FIRST: [Check; 3] = [Check::Ping, Check::Log, Check::Etcd];
 /// The hook of the identity lease.
 const IDENTITY_LEASE_HOOK: &str = "poststarthook/start-kube-apiserver-identity-lease-controller";
+/// The hook of the record by which other servers reach this one.
+const PEER_RECORD_HOOK: &str = "poststarthook/peer-endpoint-reconciler-controller";
+/// The hooks of passing requests on to other servers.
+const PEER_PROXY_HOOKS: [&str; 3] = [
+    "poststarthook/local-discovery-cache-sync",
+    "poststarthook/peer-discovery-cache-sync",
+    "poststarthook/mixed-version-proxy-handler",
+];
 /// The reference's post-start hooks, by name and in order, because monitoring names them.
-const HOOKS: [&str; 28] = [
+const HOOKS: [&str; 32] = [
     "poststarthook/start-apiserver-admission-initializer",
     "poststarthook/generic-apiserver-start-informers",
     "poststarthook/priority-and-fairness-config-consumer",
@@ -222,6 +238,10 @@ const HOOKS: [&str; 28] = [
     "poststarthook/start-apiextensions-controllers",
     "poststarthook/crd-informer-synced",
     "poststarthook/start-system-namespaces-controller",
+    PEER_RECORD_HOOK,
+    PEER_PROXY_HOOKS[0],
+    PEER_PROXY_HOOKS[1],
+    PEER_PROXY_HOOKS[2],
     "poststarthook/start-cluster-authentication-info-controller",
     IDENTITY_LEASE_HOOK,
     "poststarthook/start-kube-apiserver-identity-lease-garbage-collector",

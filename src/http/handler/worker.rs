@@ -15,7 +15,7 @@ use pilothouse_etcd_log::EtcdLog;
 use pilothouse_types::memory::MemoryLedger;
 use tokio::sync::watch;
 
-use crate::apiextensions::progress::DefinitionProgress;
+use crate::apiextensions::served_revision::ServedRevision;
 use crate::audit::Audit;
 use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;
@@ -26,6 +26,7 @@ use crate::flowcontrol::heavy_pool::costly_calls::CostlyCalls;
 use crate::http::connections::Connections;
 use crate::metrics::Metrics;
 use crate::metrics::requests::Meter;
+use crate::peers::Peers;
 use crate::registry::Backend;
 use crate::verbs::WatchDeps;
 
@@ -55,7 +56,7 @@ pub struct Shared {
     /// The catalog and its documents. Replaced as a whole when CustomResourceDefinitions change.
     pub served: ArcSwap<Served>,
     /// Up to where CustomResourceDefinitions are served.
-    pub definitions: DefinitionProgress,
+    pub served_definitions: ServedRevision,
     /// How many requests are served at the same time, and for how long.
     pub limits: RequestLimits,
     /// What happens to requests that take much work.
@@ -78,6 +79,8 @@ pub struct Shared {
     pub connect: Arc<ConnectDeps>,
     /// Extension API servers.
     pub aggregation: Aggregation,
+    /// The other API servers on the same etcd, if requests are passed on to them.
+    pub peers: Option<Arc<Peers>>,
     /// Backups of everything that is stored.
     pub backups: Arc<Backups>,
     /// The audit policy and backends, if configured.

@@ -28,13 +28,13 @@ pub struct AddressRecord {
     pub allocator: Addr<RangeAllocator>,
 }
 
-/// Whether an address was taken in a record.
+/// Whether an address was reserved in a record.
 #[derive(Debug)]
 pub(super) enum Reservation {
     /// It was.
-    Taken,
+    Reserved,
     /// Somebody has it already.
-    Occupied,
+    Taken,
     /// The record knows no such address.
     NotRecorded,
     /// The record cannot be used.
@@ -60,22 +60,26 @@ pub(super) fn item(range: &AddressRange, address: IpAddr) -> Option<usize> {
 }
 
 impl AddressRecord {
-    /// Takes an address. An error means that nobody knows whether it is taken, or that it could not be.
-    pub(super) async fn take(&self, address: IpAddr, permit: &Permit) -> Result<Reservation, StoreError> {
+    /// Reserves an address. An error means that nobody knows whether it is reserved, or that it could not be.
+    pub(super) async fn reserve(&self, address: IpAddr, permit: &Permit) -> Result<Reservation, StoreError> {
         let Some(item) = item(&self.range, address).and_then(|item| i64::try_from(item).ok()) else {
             return Ok(Reservation::NotRecorded);
         };
         match self.allocate(ItemRequest::Exactly(item), permit).await {
-            Ok(Ok(_)) => Ok(Reservation::Taken),
-            Ok(Err(RefusalReason::Taken)) => Ok(Reservation::Occupied),
+            Ok(Ok(_)) => Ok(Reservation::Reserved),
+            Ok(Err(RefusalReason::Taken)) => Ok(Reservation::Taken),
             Ok(Err(RefusalReason::Outside | RefusalReason::Full)) => Ok(Reservation::NotRecorded),
             Err(RangeError::Store(error)) => Err(error),
             Err(error) => Ok(Reservation::Unusable(error)),
         }
     }
 
-    /// Takes any free address; `None` if there is none, or the record cannot be used.
-    pub(super) async fn take_any(&self, random: u32, permit: &Permit) -> Result<Option<IpAddr>, StoreError> {
+    /// Reserves any free address; `None` if there is none, or the record cannot be used.
+    pub(super) async fn reserve_any(
+        &self,
+        random: u32,
+        permit: &Permit,
+    ) -> Result<Option<IpAddr>, StoreError> {
         match self.allocate(ItemRequest::Any(random), permit).await {
             Ok(Ok(item)) => Ok(self.range.address_at(u64::try_from(item).unwrap_or(u64::MAX))),
             Ok(Err(_)) => Ok(None),

@@ -136,6 +136,7 @@ impl Services {
             allocated: ServiceAllocations::default(),
             before,
             may_remove,
+            is_proposed: false,
             permit: held_permit,
         };
         let mut claim = Claim::from(open);
@@ -206,23 +207,23 @@ impl Services {
         }
         let result = match self.address_record(address) {
             None => Reservation::NotRecorded,
-            Some(record) => record.take(address, permit).await.map_err(|error| to_status(error.into()))?,
+            Some(record) => record.reserve(address, permit).await.map_err(|error| to_status(error.into()))?,
         };
         match result {
-            Reservation::Taken | Reservation::NotRecorded => {}
-            Reservation::Occupied => return refuse("provided IP is already allocated"),
+            Reservation::Reserved | Reservation::NotRecorded => {}
+            Reservation::Taken => return refuse("provided IP is already allocated"),
             Reservation::Unusable(error) => return refuse(&error.to_string()),
         }
-        if self.take_recorded(address, owner, permit).await? {
+        if self.create_reserved_address(address, owner, permit).await? {
             return Ok(address);
         }
         refuse("provided IP is already allocated")
     }
 
-    /// Creates the IPAddress of an address that is taken in its record, if it has one. Returns whether it was free.
-    async fn take_recorded(&self, address: IpAddr, owner: &Key, permit: &Permit) -> Result<bool> {
+    /// Creates the IPAddress of an address that is reserved in its record, if it has one. Returns whether it was free.
+    async fn create_reserved_address(&self, address: IpAddr, owner: &Key, permit: &Permit) -> Result<bool> {
         let created = self.create_address(address, owner, permit).await;
-        // If it has an IPAddress, the record is right now. If nobody knows, a repair will.
+        // If there is an IPAddress, whoever made it, its item stays taken. After an unknown outcome a repair decides.
         if !matches!(created, Ok(_) | Err(StoreError::UnknownOutcome)) {
             self.release_record(address).await;
         }
@@ -240,9 +241,9 @@ impl Services {
         let record = self.address_records.iter().find(|record| ranges.contains(&record.range));
         for _ in 0..RECORD_ATTEMPTS {
             let Some(record) = record else { break };
-            let taken = record.take_any(random_number(), permit).await;
+            let taken = record.reserve_any(random_number(), permit).await;
             let Some(address) = taken.map_err(|error| to_status(error.into()))? else { break };
-            if self.take_recorded(address, owner, permit).await? {
+            if self.create_reserved_address(address, owner, permit).await? {
                 return Ok(address);
             }
         }

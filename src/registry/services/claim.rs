@@ -24,6 +24,9 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What a write has allocated or may release. Call [`Claim::end`] when the write is over. A claim that is dropped, because its
 /// client disconnected, ends by itself: behind the writes of its service that are on their way.
+///
+/// The records that servers share do not say who has an item. So nothing is released in them but what certainly belongs to this write:
+/// another server may have freed the rest meanwhile, and given it to somebody else.
 #[must_use]
 pub(super) struct Claim(Option<PendingClaim>);
 
@@ -37,6 +40,8 @@ pub(super) struct PendingClaim {
     pub before: ServiceAllocations,
     /// Whether this write may remove the stored service.
     pub may_remove: bool,
+    /// Whether the store was asked, so that the write may be stored.
+    pub is_proposed: bool,
     /// The permit of the request, kept until everything is released: it bounds how many claims wait for the store.
     pub permit: Permit,
 }
@@ -86,12 +91,7 @@ impl Claim {
                 permit: open.permit,
             },
             // A refused write removed nothing: endpoints of this name belong to another service.
-            (WriteEnd::NotStored, _) => UnsettledAllocations {
-                held: open.allocated,
-                owner: open.owner,
-                endpoints: false,
-                permit: open.permit,
-            },
+            (WriteEnd::NotStored, _) => open.into_own(),
         };
         if !unsettled.is_settled() {
             // In a task of its own: a client that disconnects now must not interrupt it.
@@ -101,12 +101,28 @@ impl Claim {
 }
 
 impl FinishWrite for Claim {
+    fn propose(&mut self) {
+        if let Some(open) = &mut self.0 {
+            open.is_proposed = true;
+        }
+    }
+
     fn finish(self: Box<Self>, end: WriteEnd) -> LocalBoxFuture<'static, ()> {
         self.end(end).boxed_local()
     }
 }
 
 impl PendingClaim {
+    /// What was allocated for this write, which is not stored.
+    fn into_own(self) -> UnsettledAllocations {
+        UnsettledAllocations {
+            held: self.allocated,
+            owner: self.owner,
+            endpoints: false,
+            permit: self.permit,
+        }
+    }
+
     /// Everything that may have to be released.
     fn into_unsettled(self) -> UnsettledAllocations {
         let mut held = self.allocated;
@@ -120,7 +136,11 @@ impl Drop for Claim {
     fn drop(&mut self) {
         let Some(open) = self.0.take() else { return };
         let services = open.services.clone();
-        let unsettled = open.into_unsettled();
+        let unsettled = match open.is_proposed {
+            false => open.into_own(),
+            true if services.ports.is_shared() => return log_unknown(&open),
+            true => open.into_unsettled(),
+        };
         if !unsettled.is_settled() {
             actix::spawn(settle(services, unsettled));
         }

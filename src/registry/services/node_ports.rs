@@ -55,6 +55,11 @@ impl From<ItemRefusal> for PortError {
 }
 
 impl NodePorts {
+    /// Whether other servers allocate the same ports. Then nobody knows who has one.
+    pub(super) fn is_shared(&self) -> bool {
+        matches!(self, NodePorts::Shared(_))
+    }
+
     /// Allocates ports, all or none, in the order of the requests.
     pub(super) async fn allocate(
         &self,

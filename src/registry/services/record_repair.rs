@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use actix::Addr;
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::range_allocator::{
-    RangeAllocator, ReadItems, RepairItems, RepairOutcome, RepairedItems,
+    IfChanged, RangeAllocator, ReadItems, RepairItems, RepairOutcome, RepairPlan,
 };
 use pilothouse_actors::shared_range::{RangeError, RangeRecord};
 use pilothouse_apimachinery::meta;
@@ -128,22 +128,22 @@ fn count_leaks(leaks: &mut LeakCounts, taken: &BTreeSet<usize>, used: &BTreeSet<
     }
 }
 
-/// What a repair changes. If `may_free` is false, nothing is freed.
-fn repaired_items(
+/// What a repair is going to change. If `may_free` is false, nothing is freed.
+fn repair_plan(
     record: Option<&RangeRecord>,
     taken: &BTreeSet<usize>,
     used: &BTreeSet<usize>,
     leaks: &LeakCounts,
     may_free: bool,
-) -> RepairedItems {
+) -> RepairPlan {
     let is_leaked = |item: &usize| may_free && leaks.get(item).is_some_and(|count| *count >= LEAK_ROUNDS);
     let leaked: Vec<usize> = taken.difference(used).copied().filter(is_leaked).collect();
-    RepairedItems {
+    RepairPlan {
         seen: record.map(|record| record.revision),
         missing: used.difference(taken).copied().collect(),
         kept: taken.union(used).copied().filter(|item| used.contains(item) || !is_leaked(item)).collect(),
         leaked,
-        only_unchanged: false,
+        if_changed: IfChanged::LookAgain,
     }
 }
 
@@ -181,10 +181,10 @@ impl Services {
             }
             // Nobody knows which ports a Service has that cannot be read.
             let may_free = held.values().all(Option::is_some);
-            let mut items = repaired_items(record.as_ref(), &taken, &used_items, leaks, may_free);
-            items.only_unchanged = attempt < REPAIR_ATTEMPTS;
-            log_leaks("node ports", &items);
+            let mut items = repair_plan(record.as_ref(), &taken, &used_items, leaks, may_free);
+            items.if_changed = if_changed(attempt);
             let outcome = repair(&ports.allocator, items).await?;
+            log_freed("node ports", &outcome);
             if outcome.is_complete || attempt == REPAIR_ATTEMPTS {
                 let added =
                     outcome.added.iter().filter_map(|item| Some((used.get(item)?, ports.port(*item)?)));
@@ -215,10 +215,11 @@ impl Services {
                 count_leaks(leaks, &taken, &used);
             }
             let may_free = held.values().all(Option::is_some);
-            let mut repaired = repaired_items(known.as_ref(), &taken, &used, leaks, may_free);
-            repaired.only_unchanged = attempt < REPAIR_ATTEMPTS;
-            log_leaks("cluster IPs", &repaired);
-            if repair(&record.allocator, repaired).await?.is_complete {
+            let mut repaired = repair_plan(known.as_ref(), &taken, &used, leaks, may_free);
+            repaired.if_changed = if_changed(attempt);
+            let outcome = repair(&record.allocator, repaired).await?;
+            log_freed("cluster IPs", &outcome);
+            if outcome.is_complete {
                 break;
             }
         }
@@ -262,14 +263,18 @@ async fn read(allocator: &Addr<RangeAllocator>) -> Result<Option<RangeRecord>> {
     record.map_err(to_status)
 }
 
-async fn repair(allocator: &Addr<RangeAllocator>, items: RepairedItems) -> Result<RepairOutcome> {
+async fn repair(allocator: &Addr<RangeAllocator>, items: RepairPlan) -> Result<RepairOutcome> {
     let outcome = allocator.send(RepairItems(items)).await.unwrap_or(Err(StoreError::Unavailable.into()));
     outcome.map_err(to_status)
 }
 
-fn log_leaks(what: &str, items: &RepairedItems) {
-    if !items.leaked.is_empty() {
-        tracing::warn!(what, count = items.leaked.len(), "what no service uses is released");
+fn if_changed(attempt: u32) -> IfChanged {
+    if attempt < REPAIR_ATTEMPTS { IfChanged::LookAgain } else { IfChanged::AddMissing }
+}
+
+fn log_freed(what: &str, outcome: &RepairOutcome) {
+    if !outcome.freed.is_empty() {
+        tracing::warn!(what, count = outcome.freed.len(), "items that no Service used were freed");
     }
 }
 
@@ -279,7 +284,9 @@ pub(super) fn to_status(error: RangeError) -> Box<Status> {
     match error {
         RangeError::Store(error) => Status::from_store(&error, resource, ""),
         RangeError::Missing => Status::unavailable(error.to_string()),
-        RangeError::OtherRange | RangeError::Unreadable(_) => Status::internal(error.to_string()),
+        RangeError::OtherRange | RangeError::Unreadable(_) | RangeError::Unencodable(_) => {
+            Status::internal(error.to_string())
+        }
     }
 }
 

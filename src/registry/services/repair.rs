@@ -65,7 +65,7 @@ impl Services {
     /// happen and the ports were just counted. Other servers may be writing: then nothing is removed yet, and the records that are shared
     /// with them are made or repaired.
     pub async fn repair(&self, held: &AllocationsByService) -> Result<()> {
-        let is_shared = matches!(self.ports, NodePorts::Shared(_));
+        let is_shared = self.ports.is_shared();
         for finding in self.address_findings(held).await {
             if !(is_shared && matches!(finding, Finding::Leaked(..))) {
                 self.repair_finding(&finding).await?;

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use super::admission_settings::quota_features;
 use super::authentication::extension_authentication;
 use super::storage::services;
-use super::{ServerParts, backend};
+use super::{ServerParts, backend, peers};
 use crate::auth::service_account::legacy_use::{self, LegacyUseReceiver, LegacyUseSender};
 use crate::bootstrap;
 use crate::config::Config;
@@ -26,14 +26,15 @@ use crate::controllers;
 use crate::controllers::resource_index::{Published, ResourceIndexes};
 use crate::controllers::server_identity::ServerIdentity;
 use crate::controllers::start::{
-    Authorities, ControllerDeps, Down, ExtraController, Running, Settings, SharedDeps, StorageVersionFeatures,
+    Authorities, ControllerDeps, Down, ExtraController, PeerDeps, Running, Settings, SharedDeps,
+    StorageVersionFeatures,
 };
 use crate::flowcontrol::RequestLimiter;
 use crate::pki::signers::Signers;
 use crate::pki::{Pki, PkiError};
 use crate::registry::Backend;
 use crate::registry::stores::Stores;
-use crate::server::application::StartError;
+use crate::server::application::{StartContext, StartError};
 
 /// Restores the system namespaces, the `kubernetes` service and the extension-apiserver-authentication ConfigMap.
 async fn restore_own_objects(
@@ -81,6 +82,8 @@ pub(super) struct ControllerSetup {
     /// The inputs of the controllers, until they are started.
     start_inputs: Lock<Option<(Settings, LegacyUseReceiver, Vec<ExtraController>)>>,
     uses: LegacyUseSender,
+    /// The identity of this server, if it keeps a lease.
+    identity: Option<ServerIdentity>,
     is_enabled: bool,
     down: watch::Sender<Down>,
     running: Lock<Option<Running>>,
@@ -110,15 +113,17 @@ pub(super) fn keeps_identity(config: &Config) -> bool {
 
 impl ControllerSetup {
     pub(super) fn new(
-        config: &Config,
-        pki: &Pki,
+        context: &StartContext,
         extra_controllers: Vec<ExtraController>,
     ) -> Result<ControllerSetup, StartError> {
+        let config = &context.config;
         let (enabled, unknown) = controllers::select(&config.controllers.controllers);
         if !unknown.is_empty() {
             tracing::warn!(?unknown, "--controllers names unknown controllers");
         }
         let is_enabled = !enabled.is_empty() || !extra_controllers.is_empty();
+        let identity = || ServerIdentity::for_this_host().reached_at(peers::own_address(context));
+        let identity = keeps_identity(config).then(identity);
         let settings = Settings {
             enabled,
             pods_first: config.gates().enabled(ORDERED_NAMESPACE_DELETION),
@@ -135,14 +140,15 @@ impl ControllerSetup {
             max_finished_pods: config.controllers.terminated_pod_gc_threshold,
             flow_control_enabled: config.limits.enable_priority_and_fairness,
             shares_store: config.etcd().is_some(),
-            identity: keeps_identity(config).then(ServerIdentity::for_this_host),
+            identity: identity.clone(),
             storage_versions: storage_version_features(config),
         };
         let (uses, use_receiver) = legacy_use::channel();
         Ok(ControllerSetup {
-            authorities: Arc::new(watch::channel(authorities(config, pki)?).0),
+            authorities: Arc::new(watch::channel(authorities(config, &context.pki)?).0),
             start_inputs: Lock::new(Some((settings, use_receiver, extra_controllers))),
             uses,
+            identity,
             is_enabled,
             down: watch::channel(Down::new()).0,
             running: Lock::default(),
@@ -157,6 +163,11 @@ impl ControllerSetup {
     /// Where a reload sends new CAs and signers.
     pub(super) fn authorities(&self) -> Arc<watch::Sender<Arc<Authorities>>> {
         self.authorities.clone()
+    }
+
+    /// The identity of this server, if it keeps a lease.
+    pub(super) fn identity(&self) -> Option<&ServerIdentity> {
+        self.identity.as_ref()
     }
 
     /// Whether any controller is enabled.
@@ -205,6 +216,7 @@ impl ControllerSetup {
                 apply_flow_control: Rc::new(move || apply_flow_control(apply_parts.clone()).boxed_local()),
                 extensions: parts.shared.aggregation.extensions.clone(),
                 services: Rc::new(services(&parts)),
+                peers: PeerDeps { own_record: parts.own_record.clone(), others: parts.shared.peers.clone() },
             }
         })?;
         *self.running.lock() = Some(running);

@@ -60,7 +60,7 @@ pub(super) async fn follow(parts: &Arc<ServerParts>) -> Result<(), StartError> {
         catalog: catalog.clone(),
         first_ordinal: catalog.resources().map(|resource| resource.ordinal).max().unwrap_or(0) + 1,
         publish: Box::new(move |defined| publish(&weak_parts, &defined)),
-        progress: parts.shared.definitions.clone(),
+        served: parts.shared.served_definitions.clone(),
         shared_types: parts.shared_types.clone(),
         fatal: parts.storage.fatal.clone(),
     };

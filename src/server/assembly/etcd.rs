@@ -28,9 +28,9 @@ use super::{BUILTIN, enabled_features};
 use crate::apiextensions::shared_types::SharedTypes;
 use crate::config::etcd::EtcdFlags;
 use crate::limits::{STORAGE_PROBE_TIMEOUT, STORAGE_RETRY_MESSAGE_INTERVAL, STORAGE_RETRY_PAUSE};
+use crate::live_index::defined_type::defined_type;
 use crate::live_index::stored_object::CUSTOM_RESOURCE_DEFINITIONS;
 use crate::server::application::{StartContext, StartError};
-use crate::server::defined_type::defined_type;
 
 /// The storage in etcd, and what belongs to it.
 pub(super) struct EtcdStorage {
@@ -182,7 +182,7 @@ async fn start(
     clusters: Clusters<'_>,
     definitions: &Definitions<'_>,
     options: &Options,
-    patience: Duration,
+    max_wait: Duration,
 ) -> Result<Storage, StartError> {
     let began = options.clock.moment();
     let mut last_warning = None;
@@ -191,17 +191,23 @@ async fn start(
             clusters.check().await?;
             let known = definitions.add_types(clusters.main).await?;
             let forms = Arc::new(EtcdForms::new(clusters.main.clone()));
-            shared_storage::start_all(clusters.shared_logs(), forms, known, options.clone()).await
+            shared_storage::start(clusters.shared_logs(), forms, known, options.clone()).await
         };
-        let left = patience.saturating_sub(options.clock.elapsed(began));
+        let left = max_wait.saturating_sub(options.clock.elapsed(began));
         let error = match timeout(left, attempt).await {
-            Ok(Ok(storage)) => return Ok(storage),
+            Ok(Ok(storage)) => {
+                // A copy may have begun meanwhile, and what was read would be a part of it.
+                let checked = clusters.check().await;
+                return checked
+                    .map(|()| storage)
+                    .map_err(|error| StartError::part("etcd")(&error.to_string()));
+            }
             Ok(Err(error @ SharedStartError::Thread(_))) => return Err(StartError::store(&error)),
             Ok(Err(error)) => error.to_string(),
             Err(_) => "its objects could not be read in time".to_owned(),
         };
         let waited = options.clock.elapsed(began);
-        if waited + STORAGE_RETRY_PAUSE >= patience {
+        if waited + STORAGE_RETRY_PAUSE >= max_wait {
             let reason = format!("{error}; tried for {} seconds", waited.as_secs());
             return Err(StartError::part("etcd")(&reason));
         }

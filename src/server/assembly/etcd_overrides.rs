@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use pilothouse_actors::shared_log::scope::TypeScope;
 use pilothouse_api::catalog::build::Builtin;
-use pilothouse_api::custom::definition::resource_of_store;
+use pilothouse_api::custom::definition::group_resource_of_store;
+use pilothouse_apimachinery::status::GroupResource;
 use pilothouse_apimachinery::well_known::{API_EXTENSIONS_GROUP, API_REGISTRATION_GROUP};
 use pilothouse_types::object::TypeName;
 
@@ -13,6 +14,8 @@ use crate::config::etcd::ServersOverride;
 
 /// The resource of the records of live servers, as overrides call it.
 pub(super) const SERVER_RECORDS: &str = "apiServerIPInfo";
+/// The resource of the records by which servers reach each other.
+pub(super) const PEER_RECORDS: &str = "apiServerPeerIPInfo";
 /// The resource of an override for all resources of its group without one of their own.
 const ALL_RESOURCES: &str = "*";
 
@@ -30,7 +33,7 @@ pub(super) fn other_clusters(
     builtin: &Builtin,
 ) -> Vec<OtherCluster> {
     let stored = builtin.resources().iter().filter_map(|resource| Some(resource.stored()?.store.clone()));
-    let names: BTreeSet<TypeName> = stored.chain([TypeName::new(SERVER_RECORDS)]).collect();
+    let names: BTreeSet<TypeName> = stored.chain([SERVER_RECORDS, PEER_RECORDS].map(TypeName::new)).collect();
     let mut clusters: Vec<OtherCluster> = Vec::new();
     for name in names {
         let Some(decisive) = decisive(overrides, &name).filter(|decisive| decisive.servers != servers) else {
@@ -49,8 +52,7 @@ pub(super) fn other_clusters(
 
 /// The override of a type, if it has one. The last of several counts, and one for the resource before one for its group.
 fn decisive<'a>(overrides: &'a [ServersOverride], name: &TypeName) -> Option<&'a ServersOverride> {
-    let name = resource_of_store(name);
-    let (resource, group) = name.split_once('.').unwrap_or((name, ""));
+    let GroupResource { group, resource } = group_resource_of_store(name);
     if [API_EXTENSIONS_GROUP, API_REGISTRATION_GROUP].contains(&group) {
         return None;
     }
@@ -102,7 +104,8 @@ mod tests {
         // Events of both groups are one type, that of the core group.
         assert!(clusters("events.k8s.io/events#http://a:1").is_empty());
         let core = clusters("/*#http://a:1").remove(0).types;
-        assert!(core.contains(&event) && core.contains(&TypeName::new(SERVER_RECORDS)));
+        assert!(core.contains(&event));
+        assert!([SERVER_RECORDS, PEER_RECORDS].iter().all(|records| core.contains(&TypeName::new(records))));
         for none in ["apiextensions.k8s.io/*#http://a:1", "apiregistration.k8s.io/apiservices#http://a:1"] {
             assert!(clusters(none).is_empty(), "{none}");
         }

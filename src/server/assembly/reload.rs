@@ -45,6 +45,7 @@ impl Reload {
         // The first check finds changes since the start.
         let (mut serving, mut signers) = (FileSet::default(), FileSet::default());
         let (mut proxy_client, mut kubelets) = (FileSet::default(), FileSet::default());
+        let mut peers = FileSet::default();
         let mut ticks = tokio::time::interval(PKI_CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let renew_ticks = PKI_RENEW_INTERVAL.as_secs() / PKI_CHECK_INTERVAL.as_secs().max(1);
@@ -75,6 +76,13 @@ impl Reload {
                 let identity = proxy_identity(aggregation).map_err(to_message)?;
                 self.shared.connect.upstream.set_extension_identity(identity).map_err(to_message)
             });
+            let file = self.context.config.peers.peer_ca_file.as_deref();
+            if let Some((own_peers, file)) = self.shared.peers.as_ref().zip(file) {
+                peers.reload_if_changed(vec![file_stamp(file)], false, || {
+                    own_peers.trust(pki::read_bundle(file).map_err(to_message)?);
+                    Ok(())
+                });
+            }
             let files = kubelet_files(&self.context.config.kubelets);
             let paths = files.identity.iter().flat_map(|(certificate, key)| [certificate, key]);
             let stamps = paths.chain(&files.authority).map(|path| file_stamp(path)).collect();

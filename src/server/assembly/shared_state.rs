@@ -18,10 +18,10 @@ use pilothouse_api::gates::{
 use pilothouse_api::openapi::Contents;
 use pilothouse_client::upstream::{TlsError, Upstream};
 use pilothouse_encryption::{Encryption, HealthCheck};
-use pilothouse_etcd_log::EtcdLog;
+use pilothouse_etcd_log::{EtcdLog, PeerLeases};
 
 use crate::aggregation::Extensions;
-use crate::apiextensions::progress::DefinitionProgress;
+use crate::apiextensions::served_revision::ServedRevision;
 use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;
 use crate::backups::Backups;
@@ -50,7 +50,7 @@ use crate::server::application::{StartContext, StartError};
 use super::auth_setup::AuthSetup;
 use super::controller_setup::{ControllerSetup, keeps_identity};
 use super::memory::MemoryBudgets;
-use super::{BUILTIN, audit, reload};
+use super::{BUILTIN, audit, peers, reload};
 
 /// The built-in resources that `--runtime-config` leaves enabled.
 pub(super) fn catalog(config: &Config) -> Result<Catalog, StartError> {
@@ -84,6 +84,8 @@ pub(super) struct SharedInputs<'a> {
     pub encryption: Option<&'a Encryption>,
     /// The clusters of etcd that have the objects.
     pub etcd_logs: &'a [EtcdLog],
+    /// The records by which the other servers on the same etcd are reached, if this one keeps one.
+    pub peer_records: Option<&'a PeerLeases>,
     /// The issuer's metadata and public keys, served to those that verify service account tokens.
     pub token_metadata: Option<Metadata>,
 }
@@ -104,6 +106,7 @@ pub(super) async fn shared(
         memory,
         encryption,
         etcd_logs,
+        peer_records,
         token_metadata,
     } = inputs;
     let kms = encryption.map(Encryption::health_checks).unwrap_or_default();
@@ -119,7 +122,7 @@ pub(super) async fn shared(
     let transport_security = worker::transport_security(&config.serving.strict_transport_security_directives)
         .map_err(|error| StartError::flag("--strict-transport-security-directives")(&error))?;
     Ok(Shared {
-        definitions: DefinitionProgress::default(),
+        served_definitions: ServedRevision::default(),
         served: ArcSwap::from_pointee(Served::new(catalog, context.address.to_string().into(), openapi)),
         limits: RequestLimits {
             limiter: limiter(context, indexes, load, metrics).await?,
@@ -132,12 +135,8 @@ pub(super) async fn shared(
         backups: Arc::new(Backups::new(storage.backup.clone(), env!("CARGO_PKG_VERSION").to_owned())),
         audit: audit::open(context, metrics, memory)?,
         metrics: metrics.clone(),
-        usage: Usage {
-            memory: memory.ledger.clone(),
-            connections: context.connections.clone(),
-            etcd: etcd_logs.to_vec(),
-        },
-        health: health(context, storage, indexes, controllers, kms),
+        usage: usage(context, memory, etcd_logs),
+        health: health(context, storage, indexes, controllers, peer_records, kms),
         authentication: AuthenticationSettings {
             front_headers: Headers::configured(&config.front_proxy),
             anonymous_paths: auth.openid.anonymous_paths(),
@@ -150,6 +149,7 @@ pub(super) async fn shared(
             merged: MergedDocuments::default(),
         },
         debug: debug(context, &gates),
+        peers: peers::open(config, peer_records, &connect.upstream)?,
         connect: Arc::new(connect),
         aggregation: Aggregation {
             extensions: Arc::new(extensions.map_err(|error| StartError::store(&error))?),
@@ -177,6 +177,7 @@ fn health(
     storage: &Storage,
     indexes: &Arc<LiveIndexes>,
     controllers: &ControllerSetup,
+    peer_records: Option<&PeerLeases>,
     kms: Vec<HealthCheck>,
 ) -> Health {
     let probe = |timeout| StorageProbe::new(storage.health.clone(), timeout, context.clock.clone());
@@ -200,7 +201,11 @@ fn health(
         space: storage.space.clone(),
         undecryptable: storage.undecryptable.clone(),
         kms,
-        optional: OptionalParts { identity_lease: keeps_identity(&context.config) },
+        optional: OptionalParts {
+            identity_lease: keeps_identity(&context.config),
+            peer_record: peer_records.is_some(),
+            peer_proxy: peer_records.is_some() && context.config.peers.peer_ca_file.is_some(),
+        },
     }
 }
 
@@ -222,6 +227,11 @@ async fn limiter(
 }
 
 /// Makes the connections to kubelets, pods and services.
+fn usage(context: &StartContext, memory: &MemoryBudgets, etcd_logs: &[EtcdLog]) -> Usage {
+    let (memory, connections) = (memory.ledger.clone(), context.connections.clone());
+    Usage { memory, connections, etcd: etcd_logs.to_vec() }
+}
+
 fn connect(context: &StartContext, memory: &MemoryBudgets) -> Result<ConnectDeps, StartError> {
     let config = &context.config;
     let part_error =

@@ -1,8 +1,14 @@
 //! Random writes on several servers, while they are cut off, lose answers and miss changes that are compacted.
+//!
+//! `PILOTHOUSE_LONG=1` runs ten thousand histories; `PILOTHOUSE_SEED=n` begins with that one.
+
+#![allow(clippy::print_stdout, reason = "the seed belongs to the report of a failure")]
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+
+use pilothouse_actors::directory::Stop;
 
 use super::*;
 use crate::common::rendered_object;
@@ -11,6 +17,8 @@ const SERVERS: usize = 3;
 const WRITERS: u64 = 6;
 const WRITES: usize = 60;
 const KEYS: u64 = 5;
+const HISTORIES: u64 = 8;
+const HISTORIES_LONG: u64 = 10_000;
 
 /// What clients were told.
 #[derive(Default)]
@@ -35,30 +43,42 @@ impl Random {
     }
 }
 
-#[actix_rt::test]
-async fn nothing_acknowledged_is_lost_and_nothing_is_invented_under_faults() {
-    for seed in 1..=8_u64 {
-        let log = MemoryLog::new(decode);
-        let servers = Rc::new(servers::<SERVERS>(&log).await);
-        let told = Rc::new(RefCell::new(Told::default()));
-        let writers: Vec<_> = (0..WRITERS)
-            .map(|writer| {
-                let random = Random(seed * 1_000 + writer + 1);
-                actix_rt::spawn(write(Rc::clone(&servers), Rc::clone(&told), writer, random))
-            })
-            .collect();
-        let disturbing = actix_rt::spawn(disturb(log.clone(), Rc::clone(&servers), Random(seed * 77)));
-        for writer in writers {
-            writer.await.unwrap();
-        }
-        disturbing.abort();
-        let _cancelled = disturbing.await;
-        for server in &*servers {
-            server.member.set_cut_off(false);
-            server.member.lose_answers(0);
-        }
-        let told = told.take();
-        check(&log, &servers, &told).await;
+#[test]
+fn nothing_acknowledged_is_lost_and_nothing_is_invented_under_faults() {
+    let setting = |name| std::env::var(name).unwrap_or_default();
+    let histories = if setting("PILOTHOUSE_LONG") == "1" { HISTORIES_LONG } else { HISTORIES };
+    let first = setting("PILOTHOUSE_SEED").parse().unwrap_or(1);
+    for seed in first..first + histories {
+        println!("seed {seed}");
+        // The tasks of its servers end with the system.
+        actix_rt::System::new().block_on(make_history(seed));
+    }
+}
+
+async fn make_history(seed: u64) {
+    let log = MemoryLog::new(decode);
+    let servers = Rc::new(servers::<SERVERS>(&log).await);
+    let told = Rc::new(RefCell::new(Told::default()));
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|writer| {
+            let random = Random(seed * 1_000 + writer + 1);
+            actix_rt::spawn(write(Rc::clone(&servers), Rc::clone(&told), writer, random))
+        })
+        .collect();
+    let disturbing = actix_rt::spawn(disturb(log.clone(), Rc::clone(&servers), Random(seed * 77)));
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    disturbing.abort();
+    let _cancelled = disturbing.await;
+    for server in &*servers {
+        server.member.set_cut_off(false);
+        server.member.lose_answers(0);
+    }
+    let told = told.take();
+    check(&log, &servers, &told).await;
+    for server in &*servers {
+        server.stores.directory.send(Stop).await.unwrap().unwrap();
     }
 }
 

@@ -11,7 +11,7 @@ async fn read(store: &Addr<Store>, key: &str, freshness: Freshness) -> ObjectRes
 }
 
 /// Writes without a store of this server.
-async fn write(member: &Member, type_name: &str, key: &str, body: &str) -> Revision {
+pub(super) async fn write(member: &Member, type_name: &str, key: &str, body: &str) -> Revision {
     let change = ProposedChange::Put(Bytes::from(body.to_owned()));
     let (type_name, key) = (TypeName::new(type_name), Key::from_path(key));
     match member.propose(Proposal { type_name, key, expected: None, change }).await {
@@ -80,7 +80,9 @@ async fn quiet_type_learns_that_nothing_has_happened_to_it() {
     let member = log.member();
     let options = Options { housekeeping_interval: Duration::from_millis(5), ..Options::default() };
     let stores =
-        start(Arc::clone(&member) as _, Arc::new(NoEncryption), HashSet::new(), options).await.unwrap();
+        start(SharedLogs::single(Arc::clone(&member) as _), Arc::new(NoEncryption), HashSet::new(), options)
+            .await
+            .unwrap();
     let quiet = find(&stores, "secrets").await;
     let window = open_watch(&quiet).await.window;
     let newest = write(&member, "pods", "a", "").await;

@@ -2,6 +2,7 @@
 
 use pilothouse_actors::shared_log::memory::SEALED;
 
+use super::freshness::write;
 use super::*;
 use crate::common::find;
 
@@ -70,7 +71,7 @@ async fn reader_is_told_when_decoding_takes_too_long() {
 }
 
 #[actix_rt::test]
-async fn start_and_later_types_wait_for_values_that_cannot_be_decoded_yet() {
+async fn start_waits_for_values_that_cannot_be_decoded_yet() {
     let log = MemoryLog::new(decode);
     let [one] = servers(&log).await;
     let created = one.create("a", &sealed("1")).await.unwrap();
@@ -78,7 +79,8 @@ async fn start_and_later_types_wait_for_values_that_cannot_be_decoded_yet() {
     let member = log.member();
     member.set_service_down(true);
     let options = manual_options();
-    let starting = start(Arc::clone(&member) as _, Arc::new(NoEncryption), HashSet::new(), options);
+    let starting =
+        start(SharedLogs::single(Arc::clone(&member) as _), Arc::new(NoEncryption), HashSet::new(), options);
     let starting = actix_rt::spawn(starting);
     tokio::task::yield_now().await;
     assert!(!starting.is_finished());
@@ -109,4 +111,32 @@ async fn difference_waits_for_values_that_cannot_be_decoded_yet() {
     one.member.set_service_down(false);
     one.wait_for(replaced.revision).await;
     assert_eq!(one.objects().await, other.objects().await);
+}
+
+/// What was being decoded for the type that was removed ends, and must not take what is held for the new one with it.
+#[actix_rt::test]
+async fn type_that_is_added_again_has_its_objects_although_older_ones_were_held() {
+    let log = MemoryLog::new(decode);
+    let [one] = servers(&log).await;
+    let (writer, kites) = (log.member(), TypeName::new("kites"));
+    one.member.set_service_down(true);
+    let held = write(&writer, "kites", "a", &sealed("1")).await;
+    let mut status = one.stores.follow_status().unwrap();
+    status.wait_for(|status| status.seen >= held && status.held.contains_key(&kites)).await.unwrap();
+    let type_changes = one.stores.type_changes.clone().unwrap();
+    let (member, gone) = (Arc::clone(&one.member), kites.clone());
+    type_changes.remove(kites.clone(), Box::new(move || member.ignore(gone))).await;
+    let adding = actix_rt::spawn({
+        let (member, known) = (Arc::clone(&one.member), kites.clone());
+        let kites = kites.clone();
+        async move { type_changes.add(kites, Box::new(move || member.know(&known))).await }
+    });
+    // Until its objects wait for the service, too.
+    status.wait_for(|status| status.held.contains_key(&kites)).await.unwrap();
+    one.member.set_service_down(false);
+    adding.await.unwrap().unwrap();
+    let store = find(&one.stores, "kites").await;
+    let get = Get { key: Key::from_path("a"), freshness: Freshness::Latest, permit: Permit::none() };
+    let read = store.send(get).await.unwrap().unwrap();
+    assert!(read.revision == held && read.is_readable());
 }

@@ -1,7 +1,5 @@
 //! Types whose objects are in a log of their own.
 
-use pilothouse_actors::shared_storage::{SharedLogs, start_all};
-
 use super::*;
 use crate::common::find;
 
@@ -20,7 +18,7 @@ impl TwoLogs {
         let logs =
             SharedLogs { main: Arc::clone(&member) as _, others: vec![(types, Arc::clone(&other) as _)] };
         let options = Options { clock: clock.clone(), ..manual_options() };
-        let stores = start_all(logs, Arc::new(NoEncryption), HashSet::new(), options).await.unwrap();
+        let stores = start(logs, Arc::new(NoEncryption), HashSet::new(), options).await.unwrap();
         let (pods, events) = (find(&stores, "pods").await, find(&stores, "events").await);
         TwoLogs { server: Server { member, stores, clock, pods }, other, events }
     }

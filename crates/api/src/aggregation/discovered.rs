@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use pilothouse_apimachinery::version::GroupVersion;
+use pilothouse_apimachinery::well_known::JSON;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::limits::EXTENSION_DOCUMENT_OBJECTS;
@@ -128,6 +129,16 @@ fn read<'t, T: Deserialize<'t>>(text: &'t [u8]) -> Option<T> {
     if objects > EXTENSION_DOCUMENT_OBJECTS { None } else { serde_json::from_slice(text).ok() }
 }
 
+/// Whether this is the media type of an aggregated discovery document.
+pub fn is_aggregated(content_type: &str) -> bool {
+    let mut parts = content_type.split(';').map(str::trim);
+    let has_parameter = |parameter: &str| content_type.split(';').any(|part| part.trim() == parameter);
+    parts.next() == Some(JSON)
+        && has_parameter("g=apidiscovery.k8s.io")
+        && has_parameter("as=APIGroupDiscoveryList")
+        && (has_parameter("v=v2") || has_parameter("v=v2beta1"))
+}
+
 /// Parses an aggregated discovery document. `None`: the text is not one.
 pub fn read_all(text: &[u8]) -> Option<Versions> {
     let groups: Groups = read(text)?;
@@ -243,6 +254,19 @@ pub fn read_openapi_index(text: &[u8]) -> Option<BTreeMap<String, String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn aggregated_discovery_is_recognized_by_its_media_type() {
+        assert!(is_aggregated("application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"));
+        assert!(is_aggregated(
+            "application/json; as=APIGroupDiscoveryList; v=v2beta1; g=apidiscovery.k8s.io"
+        ));
+        for other in
+            ["application/json", "", "application/json;v=v2", "text/plain;g=apidiscovery.k8s.io;v=v2"]
+        {
+            assert!(!is_aggregated(other), "{other}");
+        }
+    }
 
     #[test]
     fn aggregated_discovery_is_read_by_version() {

@@ -9,6 +9,7 @@ use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::pattern::Patterns;
 use pilothouse_apimachinery::schema::OBJECT_META;
 use pilothouse_apimachinery::schema::{GroupVersionKind, Registry};
+use pilothouse_apimachinery::status::GroupResource;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::verb::{Verb, Verbs};
 use pilothouse_apimachinery::version::{self, GroupVersion};
@@ -103,6 +104,13 @@ const STORE_PREFIX: &str = "custom/";
 /// The resource of a store, `pods` or `kites.toys.example`.
 pub fn resource_of_store(store: &TypeName) -> &str {
     store.as_str().strip_prefix(STORE_PREFIX).unwrap_or(store.as_str())
+}
+
+/// The same with its group, as configurations name it.
+pub fn group_resource_of_store(store: &TypeName) -> GroupResource<'_> {
+    let name = resource_of_store(store);
+    let (resource, group) = name.split_once('.').unwrap_or((name, ""));
+    GroupResource { group, resource }
 }
 
 /// Parts that all versions of a kind share.

@@ -16,6 +16,8 @@ pub const ENFORCE_MOUNTABLE_SECRETS: &str = "kubernetes.io/enforce-mountable-sec
 pub const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 /// On a Secret with a token: the uid of the service account.
 pub const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
+/// On the lease of an API server: where other API servers reach it.
+pub const PEER_ADDRESS: &str = "kubernetes.io/peer-advertise-address";
 /// On any object: its manifest when `kubectl apply` last applied it.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// On a flow schema or priority level: the server keeps its spec up to date.

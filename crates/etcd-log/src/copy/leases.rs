@@ -11,7 +11,7 @@ const PART: u64 = 20;
 /// And by this many seconds at most.
 const LONGEST_STEP: u64 = 60;
 
-/// The leases so far: one for each round_up time.
+/// The leases so far: one for each rounded time to live.
 #[derive(Debug, Default)]
 pub(super) struct CopyLeases(HashMap<u64, Lease>);
 

@@ -164,7 +164,7 @@ impl CopyPages {
 
 /// What a key is, and its lease, if that counts: that of an event.
 fn decode(types: &Types, values: &Values, entry: &KeyValue) -> Result<(CopyEntry, i64), CopyError> {
-    let (type_name, key) = match types.location(&entry.key) {
+    let (type_name, key) = match types.locate(&entry.key) {
         Some(Location::Object(type_name, key)) => (type_name, key),
         Some(Location::Record(_)) => return Ok((CopyEntry::Record, 0)),
         None => return Ok((CopyEntry::Foreign(quote(&entry.key)), 0)),

@@ -111,7 +111,7 @@ impl CopyTarget {
         let mut pages = self.client.pages(request);
         while let Some(page) = pages.next().await? {
             let is_copied = |entry: &&KeyValue| {
-                let is_object = matches!(self.types.location(&entry.key), Some(Location::Object(..)));
+                let is_object = matches!(self.types.locate(&entry.key), Some(Location::Object(..)));
                 // The types of custom objects are known, because their definitions are read before.
                 entry.key == self.mark_key || is_object && entry.version == 1
             };

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use pilothouse_api::custom::definition::resource_of_store;
+use pilothouse_api::custom::definition::group_resource_of_store;
 use pilothouse_encryption::{
     DecryptError, Decrypted, ENCRYPTED_PREFIX, Encryption, ResourceEncryption, WriteKey,
 };
@@ -71,14 +71,7 @@ impl ValueEncryption {
     }
 
     fn resource(&self, type_name: &TypeName) -> Option<ResourceEncryption> {
-        let (group, resource) = group_and_resource(type_name);
-        Some(self.configured.as_ref()?.for_resource(group, resource))
+        let resource = group_resource_of_store(type_name);
+        Some(self.configured.as_ref()?.for_resource(resource.group, resource.resource))
     }
-}
-
-/// The resource of a type, as a configuration names it.
-fn group_and_resource(type_name: &TypeName) -> (&str, &str) {
-    let name = resource_of_store(type_name);
-    let (resource, group) = name.split_once('.').unwrap_or((name, ""));
-    (group, resource)
 }

@@ -75,6 +75,11 @@ impl Member {
         self.process = Some(Process::start(etcd(), &self.arguments, &self.log));
     }
 
+    /// Gives it a flag more, from its next start on. Of two for the same, the later one counts.
+    pub fn add_flag(&mut self, flag: &str) {
+        self.arguments.push(flag.to_owned());
+    }
+
     /// Kills it. Its data stay.
     pub fn kill(&mut self) {
         self.process = None;

@@ -45,6 +45,7 @@ async fn claim_retries_release_while_store_is_busy() {
         allocated: allocations,
         before: ServiceAllocations::default(),
         may_remove: false,
+        is_proposed: true,
         permit: Permit::none(),
     };
     // Returns although nothing can be written yet.
@@ -72,6 +73,7 @@ async fn service_of_unknown_outcome_keeps_its_allocations() {
         allocated,
         before: ServiceAllocations::default(),
         may_remove: true,
+        is_proposed: true,
         permit: Permit::none(),
     };
     Claim::from(open(allocated.clone())).end(WriteEnd::Unknown).await;
@@ -116,4 +118,32 @@ async fn unreadable_service_keeps_its_allocations() {
     let mut unsettled = UnsettledAllocations { owner, held, endpoints: true, permit: Permit::none() };
     services.release_unused(&mut unsettled).await.unwrap();
     assert!(!is_address_free(&services).await && !is_port_free(&services).await && unsettled.is_settled());
+}
+
+/// Its validation may take long, and somebody else may have the old items by then.
+#[actix_rt::test]
+async fn write_that_was_never_proposed_releases_only_its_own() {
+    let (_storage, services) = start_services();
+    let owner = Key::namespaced("n", "x");
+    let before = allocate(&services, &owner).await;
+    services.ports.allocate(owner.clone(), vec![PortRequest::Exactly(30_002)], Permit::none()).await.unwrap();
+    let allocated = ServiceAllocations { addresses: [].into(), ports: [30_002].into() };
+    let (may_remove, is_proposed, permit) = (true, false, Permit::none());
+    let services_of_claim = services.clone();
+    drop(Claim::from(PendingClaim {
+        services: services_of_claim,
+        owner,
+        allocated,
+        before,
+        may_remove,
+        is_proposed,
+        permit,
+    }));
+    let wait_until_free = async {
+        while services.ports.check(vec![30_002], Permit::none()).await.is_err() {
+            sleep(PAUSE).await;
+        }
+    };
+    timeout(PAUSE * 2_u32.pow(ATTEMPTS), wait_until_free).await.expect("its own port is released");
+    assert!(!is_address_free(&services).await && !is_port_free(&services).await);
 }

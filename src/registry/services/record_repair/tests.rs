@@ -33,16 +33,16 @@ fn leak_is_freed_when_it_was_found_three_times_in_a_row() {
     let taken = set(&[1, 2, 3]);
     for round in 1..=3 {
         count_leaks(&mut leaks, &taken, &used);
-        let repaired = repaired_items(None, &taken, &used, &leaks, true);
+        let repaired = repair_plan(None, &taken, &used, &leaks, true);
         assert_eq!(repaired.missing, [5]);
         let (leaked, kept) = if round < 3 { (vec![], vec![1, 2, 3, 5]) } else { (vec![2, 3], vec![1, 5]) };
         assert_eq!((repaired.leaked, repaired.kept), (leaked, kept), "{round}");
-        assert_eq!(repaired_items(None, &taken, &used, &leaks, false).leaked, [0; 0]);
+        assert_eq!(repair_plan(None, &taken, &used, &leaks, false).leaked, [0; 0]);
     }
     // It was in use meanwhile.
     count_leaks(&mut leaks, &taken, &set(&[2]));
     count_leaks(&mut leaks, &taken, &used);
-    assert_eq!(repaired_items(None, &taken, &used, &leaks, true).leaked, [3]);
+    assert_eq!(repair_plan(None, &taken, &used, &leaks, true).leaked, [3]);
 }
 
 #[test]

@@ -101,6 +101,11 @@ pub const LAYERS: &[Layer] = &[
         external: &["actix::", "pilothouse_actors::", "tokio::"],
     },
     Layer {
+        name: "peers",
+        allowed: &["limits", "aggregation"],
+        external: &["pilothouse_actors::", "tokio::"],
+    },
+    Layer {
         name: "verbs",
         allowed: &["limits", "metrics", "pki", "auth", "flowcontrol", "registry"],
         external: &["actix::", "openssl::", "pilothouse_actors::", "serde_json::", "tokio::"],
@@ -117,7 +122,17 @@ pub const LAYERS: &[Layer] = &[
     },
     Layer {
         name: "controllers",
-        allowed: &["limits", "metrics", "pki", "auth", "registry", "aggregation", "bootstrap", "verbs"],
+        allowed: &[
+            "limits",
+            "metrics",
+            "pki",
+            "auth",
+            "registry",
+            "aggregation",
+            "peers",
+            "bootstrap",
+            "verbs",
+        ],
         external: &["actix::", "openssl::", "pilothouse_actors::", "serde_json::", "tokio::"],
     },
     Layer {
@@ -140,6 +155,7 @@ pub const LAYERS: &[Layer] = &[
             "flowcontrol",
             "registry",
             "aggregation",
+            "peers",
             "verbs",
             "apiextensions",
         ],
@@ -176,6 +192,7 @@ pub const LAYERS: &[Layer] = &[
             "registry",
             "admission",
             "aggregation",
+            "peers",
             "verbs",
             "bootstrap",
             "apiextensions",

@@ -8,7 +8,7 @@ use pilothouse_apimachinery::schema::Registry;
 use pilothouse_kinds::definition::status;
 use pilothouse_types::object::Object;
 
-use crate::live_index::stored_object::{CUSTOM_RESOURCE_DEFINITIONS, StoredObject};
+use super::stored_object::{CUSTOM_RESOURCE_DEFINITIONS, StoredObject};
 
 /// The resource of the version in which the objects of a definition are stored; `None` if it is not established, or cannot be read.
 pub(crate) fn defined_type(definition: &Object, registry: &Arc<Registry>) -> Option<Arc<Resource>> {
