@@ -290,7 +290,8 @@ fn open_connections_are_counted_in_memory_budget() {
             client
         })
         .collect();
-    assert!(metric_value(&mut admin, reserved) >= before + f64::from(20 * (24 << 10)));
+    let all = before + f64::from(20 * (24 << 10));
+    wait_for("they are counted", || metric_value(&mut admin, reserved) >= all);
     drop(connections);
     wait_for("they are given back", || metric_value(&mut admin, reserved) <= before);
 }

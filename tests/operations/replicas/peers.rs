@@ -296,19 +296,23 @@ fn request_for_what_only_a_dead_server_has_gets_503() {
     let lacking = hosts.host("lacking").start(&[WITHOUT_BATCH]);
     wait_until_passed_on(&lacking);
     let mut admin = lacking.admin();
+    let mut is_known = || {
+        let response = admin.get(JOBS);
+        assert_eq!(response.status, 503, "{}", response.text());
+        if !response.text().contains(NO_ADDRESS) {
+            return None;
+        }
+        let status = response.expect_error(503, "ServiceUnavailable");
+        assert_eq!(status["message"], NO_ADDRESS);
+        Some(())
+    };
     // One that ends says so.
     full.stop();
-    let status = admin.get(JOBS).expect_error(503, "ServiceUnavailable");
-    assert_eq!(status["message"], NO_ADDRESS);
+    poll(TIMEOUT, &mut is_known).expect("its record is removed");
     let full = host.start(&[]);
     wait_until_passed_on(&lacking);
     // One that has died is found to be dead when its record has expired.
     full.kill();
-    let is_known = || {
-        let response = admin.get(JOBS);
-        assert_eq!(response.status, 503, "{}", response.text());
-        response.text().contains(NO_ADDRESS).then_some(())
-    };
     poll(TIMEOUT, is_known).expect("its record expires");
     assert!(passed_on(&lacking, 503) >= 1);
 }
