@@ -70,10 +70,10 @@ pub(super) async fn copy(options: &Options, servers: Vec<String>, directory: &Pa
         (Ok(()), made) => made?,
     };
     report.print_left_out();
-    tell(&restored, source.revision(), directory)
+    print_summary(&restored, source.revision(), directory)
 }
 
-fn tell(restored: &Restored, revision: Revision, directory: &Path) -> Result<(), Failure> {
+fn print_summary(restored: &Restored, revision: Revision, directory: &Path) -> Result<(), Failure> {
     print_warnings(restored);
     writeln!(
         io::stdout(),

@@ -20,9 +20,9 @@ const KEYS: u64 = 5;
 const HISTORIES: u64 = 8;
 const HISTORIES_LONG: u64 = 10_000;
 
-/// What clients were told.
+/// The answers that clients got.
 #[derive(Default)]
-struct Told {
+struct Answers {
     /// The revision of each write that was acknowledged: its key, and its body unless it was a removal.
     acknowledged: BTreeMap<u64, (String, Option<String>)>,
     /// The bodies of writes that were refused.
@@ -58,11 +58,11 @@ fn nothing_acknowledged_is_lost_and_nothing_is_invented_under_faults() {
 async fn make_history(seed: u64) {
     let log = MemoryLog::new(decode);
     let servers = Rc::new(servers::<SERVERS>(&log).await);
-    let told = Rc::new(RefCell::new(Told::default()));
+    let answers = Rc::new(RefCell::new(Answers::default()));
     let writers: Vec<_> = (0..WRITERS)
         .map(|writer| {
             let random = Random(seed * 1_000 + writer + 1);
-            actix_rt::spawn(write(Rc::clone(&servers), Rc::clone(&told), writer, random))
+            actix_rt::spawn(write(Rc::clone(&servers), Rc::clone(&answers), writer, random))
         })
         .collect();
     let disturbing = actix_rt::spawn(disturb(log.clone(), Rc::clone(&servers), Random(seed * 77)));
@@ -75,19 +75,24 @@ async fn make_history(seed: u64) {
         server.member.set_cut_off(false);
         server.member.lose_answers(0);
     }
-    let told = told.take();
-    check(&log, &servers, &told).await;
+    let answers = answers.take();
+    check(&log, &servers, &answers).await;
     for server in &*servers {
         server.stores.directory.send(Stop).await.unwrap().unwrap();
     }
 }
 
 /// Reads, then creates, replaces or removes, and remembers the answer.
-async fn write(servers: Rc<[Server; SERVERS]>, told: Rc<RefCell<Told>>, writer: u64, mut random: Random) {
+async fn write(
+    servers: Rc<[Server; SERVERS]>,
+    answers: Rc<RefCell<Answers>>,
+    writer: u64,
+    mut random: Random,
+) {
     for count in 0..WRITES {
         let server = &servers[usize::try_from(random.below(SERVERS as u64)).unwrap()];
         let key = format!("k{}", random.below(KEYS));
-        let known = told.borrow().newest.get(&key).copied().unwrap_or(0);
+        let known = answers.borrow().newest.get(&key).copied().unwrap_or(0);
         let read = server.get(&key).await;
         if let Ok(object) = &read {
             assert!(
@@ -107,19 +112,19 @@ async fn write(servers: Rc<[Server; SERVERS]>, told: Rc<RefCell<Told>>, writer: 
             }
             Err(error) => panic!("{error}"),
         };
-        let mut told = told.borrow_mut();
+        let mut answers = answers.borrow_mut();
         match result {
             Ok(object) => {
-                let newest = told.newest.entry(key.clone()).or_default();
+                let newest = answers.newest.entry(key.clone()).or_default();
                 *newest = object.revision.0.max(*newest);
                 if let Some(body) = &body {
                     assert_eq!(object_text(&object), rendered_object(body, object.revision.0));
                 }
-                let twice = told.acknowledged.insert(object.revision.0, (key, body));
+                let twice = answers.acknowledged.insert(object.revision.0, (key, body));
                 assert_eq!(twice, None, "one revision for two writes");
             }
             Err(StoreError::UnknownOutcome) => {}
-            Err(_) => told.refused.extend(body),
+            Err(_) => answers.refused.extend(body),
         }
     }
 }
@@ -137,9 +142,9 @@ async fn disturb(log: MemoryLog, servers: Rc<[Server; SERVERS]>, mut random: Ran
     }
 }
 
-async fn check(log: &MemoryLog, servers: &[Server; SERVERS], told: &Told) {
+async fn check(log: &MemoryLog, servers: &[Server; SERVERS], answers: &Answers) {
     let history = log.history();
-    for (revision, (key, body)) in &told.acknowledged {
+    for (revision, (key, body)) in &answers.acknowledged {
         let change = history.iter().find(|change| change.revision.0 == *revision);
         let change = change.unwrap_or_else(|| panic!("the write of {key} at {revision} is lost"));
         assert_eq!(change.key.as_str(), key);
@@ -149,7 +154,7 @@ async fn check(log: &MemoryLog, servers: &[Server; SERVERS], told: &Told) {
         .iter()
         .filter_map(|change| Some(String::from_utf8(change.value.as_ref()?.to_vec()).unwrap()))
         .collect();
-    assert_eq!(told.refused.intersection(&written).collect::<Vec<_>>(), [""; 0], "refused, and written");
+    assert_eq!(answers.refused.intersection(&written).collect::<Vec<_>>(), [""; 0], "refused, and written");
     let expected: Vec<(String, u64, String)> = log
         .entries()
         .into_iter()
