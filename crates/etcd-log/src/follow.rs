@@ -5,13 +5,11 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures::future::FutureExt as _;
 use futures::stream::{self, BoxStream, StreamExt as _};
 use pilothouse_actors::shared_log::scope::TypeScope;
 use pilothouse_actors::shared_log::{ChangeBatch, FollowError, Followed, SharedChange};
-use pilothouse_etcd::messages::WatchCreateRequest;
-use pilothouse_etcd::{Client, Error, ResumableWatch, RevisionEvents, WatchItem};
+use pilothouse_etcd::{AllKeysWatch, Client, Error, RevisionEvents, WatchItem};
 use pilothouse_types::object::Revision;
 
 use crate::convert::{from_etcd, refusal, to_etcd};
@@ -25,13 +23,7 @@ pub(crate) fn follow(
     deps: FollowDeps,
     after: Revision,
 ) -> BoxStream<'static, Result<Followed, FollowError>> {
-    let first = to_etcd(after.next());
-    // From the first possible key to the end: an empty range end would be one key, and a zero byte stands for all.
-    let everything = WatchCreateRequest {
-        range_end: Bytes::from_static(b"\0"),
-        ..WatchCreateRequest::key(Bytes::from_static(b"\0"), first)
-    };
-    let watch = client.resumable_watch(everything);
+    let watch = client.watch_all_keys(to_etcd(after.next()));
     let following = Following { watch, deps, connection: None, has_ended: false };
     stream::unfold(following, Following::next).boxed()
 }
@@ -46,7 +38,7 @@ pub(crate) struct FollowDeps {
 
 /// The state of the stream.
 struct Following {
-    watch: ResumableWatch,
+    watch: AllKeysWatch,
     deps: FollowDeps,
     /// What is known of the connection, and was not told yet because changes came before it.
     connection: Option<Followed>,

@@ -3,6 +3,7 @@
 //! - [`Client`] makes calls: at the member in use, and at the next one when it fails;
 //! - [`Pages`] reads large ranges with bounded memory;
 //! - [`WatchStream`] is one watch at one member; [`ResumableWatch`] goes on at another one without gap or repetition;
+//!   [`AllKeysWatch`] does so for all keys, and catches up fast;
 //! - [`LeaseKeepAlive`] renews leases;
 //! - [`messages`] are what is sent and received, and [`Error`] says what can go wrong.
 //!
@@ -26,4 +27,4 @@ pub use self::client::{Client, LeaseKeepAlive, Snapshot};
 pub use self::error::{EndpointFailure, Error};
 pub use self::pages::{Page, Pages};
 pub use self::settings::{Settings, TlsFiles};
-pub use self::watch::{ResumableWatch, RevisionEvents, WatchItem, WatchStream, WatchUpdate};
+pub use self::watch::{AllKeysWatch, ResumableWatch, RevisionEvents, WatchItem, WatchStream, WatchUpdate};

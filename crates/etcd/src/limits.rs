@@ -31,11 +31,16 @@ pub const STREAM_REQUESTS: usize = 16;
 /// Responses of a watch that are decoded before their reader wants them. What follows waits in the windows of HTTP/2, and then at
 /// the member.
 pub const WATCH_RESPONSES: usize = 4;
+/// Revisions that each part of a watch has that is far behind: as many as etcd hands to one watch in a tenth of a second.
+pub const CATCH_UP_REVISIONS: i64 = 1_000;
+/// Parts of such a watch that are open at a time. Each may hold [`WATCH_RESPONSES`].
+pub const CATCH_UP_WATCHES: usize = 8;
 /// Keys of the first page of a range.
 pub const FIRST_PAGE_KEYS: i64 = 500;
 /// Keys of any page.
 pub const PAGE_KEYS: i64 = 10_000;
-/// Bytes that a page should have; its number of keys follows from the page before.
-pub const PAGE_BYTES: usize = 4 << 20;
+/// Bytes that a page should have; its number of keys follows from the page before. For each page, etcd counts all keys after it, so many
+/// small ones would take longer.
+pub const PAGE_BYTES: usize = 8 << 20;
 /// Bytes that are read of a certificate or key file.
 pub const PKI_FILE_BYTES: u64 = 4 << 20;

@@ -52,12 +52,22 @@ impl Client {
     /// Begins a watch that resumes, at the revision of the request or, if it has none, after the newest one. It connects and decodes
     /// on the runtime of the connections, a few responses ahead of its reader.
     pub fn resumable_watch(&self, request: WatchCreateRequest) -> ResumableWatch {
+        self.resumable_watch_until(request, None)
+    }
+
+    /// The same up to a revision. What comes after it may be missing, and whoever reads on finds that the watch has ended.
+    pub(super) fn resumable_watch_until(
+        &self,
+        request: WatchCreateRequest,
+        last: Option<i64>,
+    ) -> ResumableWatch {
         let (sender, items) = mpsc::channel(WATCH_RESPONSES);
         let position = Some(request.start_revision.saturating_sub(1)).filter(|position| *position >= 0);
         let follower = Follower {
             client: self.clone(),
             request,
             position,
+            last,
             cluster_id: None,
             first: None,
             backoff: Backoff::new(),
@@ -107,7 +117,8 @@ struct ReaderGone;
 /// Why following a member has ended.
 enum End {
     Failed(Error),
-    ReaderGone,
+    /// The reader wants no more.
+    Finished,
 }
 
 impl From<Error> for End {
@@ -118,7 +129,7 @@ impl From<Error> for End {
 
 impl From<ReaderGone> for End {
     fn from(ReaderGone: ReaderGone) -> End {
-        End::ReaderGone
+        End::Finished
     }
 }
 
@@ -128,6 +139,8 @@ struct Follower {
     request: WatchCreateRequest,
     /// The revision up to which everything was sent to the reader; `None` until a watch without a start has begun.
     position: Option<i64>,
+    /// The last revision that the reader wants; `None` if there is none.
+    last: Option<i64>,
     /// The cluster that answered first.
     cluster_id: Option<u64>,
     /// The member that is tried first.
@@ -142,7 +155,7 @@ impl Follower {
             self.backoff.pause().await;
             let error = match self.follow().await {
                 Ok(never) => match never {},
-                Err(End::ReaderGone) => return,
+                Err(End::Finished) => return,
                 Err(End::Failed(error)) => error,
             };
             if is_final(&error) {
@@ -195,6 +208,9 @@ impl Follower {
                 }
             }
             self.send(items).await?;
+            if self.last.is_some_and(|last| self.position >= Some(last)) {
+                return Err(End::Finished);
+            }
         }
     }
 

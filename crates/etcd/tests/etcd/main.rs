@@ -7,6 +7,7 @@
     reason = "a test that meets the unexpected fails"
 )]
 
+mod all_keys;
 mod calls;
 mod failures;
 mod support;

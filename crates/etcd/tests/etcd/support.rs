@@ -7,7 +7,7 @@ use pilothouse_etcd::{Client, Error, ResumableWatch, RevisionEvents, WatchItem};
 use tokio::time::{sleep, timeout};
 
 /// How long anything may take that happens sooner or later.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Waits until a condition holds.
 pub async fn until<F: AsyncFnMut() -> bool>(what: &str, mut condition: F) {
