@@ -8,6 +8,7 @@ mod identity;
 mod no_space;
 mod peers;
 mod ports;
+mod reference;
 
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use tempfile::TempDir;
 
 use crate::support::client::Client;
 use crate::support::etcd::cluster;
-use crate::support::server::{Server, temp_directory};
+use crate::support::server::{ADMIN_TOKEN, Server, temp_directory};
 use crate::support::wait::{Deadline, TIMEOUT, poll};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -217,6 +218,20 @@ fn server_that_lost_etcd_says_so_and_comes_back() {
     poll(TIMEOUT, || (admin.get("/readyz").status == 200).then_some(())).expect("it comes back");
     assert_eq!(admin.get(&path).ok(), created);
     admin.delete(&path).ok();
+}
+
+/// Clients take objects for deleted whose kind does not exist.
+#[test]
+fn no_kind_is_said_to_be_missing_while_nobody_knows_the_definitions() {
+    let replicas = Replicas::new(1);
+    let server = replicas.start("one");
+    let mut admin = server.admin();
+    assert_eq!(admin.get(KITES).status, 404);
+    replicas.etcd.members[0].pause();
+    let unknown = admin.get(KITES);
+    replicas.etcd.members[0].resume();
+    unknown.expect_error(503, "ServiceUnavailable");
+    poll(TIMEOUT, || (admin.get(KITES).status == 404).then_some(())).expect("it is known again");
 }
 
 #[test]
