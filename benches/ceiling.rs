@@ -65,7 +65,7 @@ fn main() {
         "redb",
         &[&format!("--memory-limit={limit}"), "--authorization-mode=AlwaysAllow"],
     );
-    let floor = Process::of_bench("serve-ceiling", objects as usize * MEGABYTE);
+    let floor = Process::of_bench("serve-ceiling", &(objects as usize * MEGABYTE).to_string());
     let bench = Ceiling { server, floor, limit };
     bench.measure_idle();
     if is_selected("lists") {

@@ -27,6 +27,11 @@ fn main() {
     // cargo passes flags of its own (--bench): only bare words are ours.
     let arguments: Vec<String> =
         std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    if let [first, url] = arguments.as_slice()
+        && first == "serve-creates"
+    {
+        return support::etcd::serve_creates(url);
+    }
     raise_file_limit();
     let parts: [(&str, fn()); 6] = [
         ("create", create),
@@ -87,27 +92,40 @@ fn create() {
         let etcd = Etcd::start();
         measure(what, &etcd, None, || run_creates(&etcd, IN_FLIGHT, TIME, creation, &value)).0
     };
-    let mut all_ratios = [Vec::new(), Vec::new(), Vec::new()];
+    let posted = |what: &str, etcd: &Etcd, server: &Process| {
+        let load = || {
+            run(server.port, IN_FLIGHT, Until::Time(TIME), 201, |number| {
+                request("POST", COLLECTION, &config_map(number, 1_024))
+            })
+        };
+        measure(what, etcd, Some(server), load).0
+    };
+    let mut all_ratios = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
     for round in 1..=ROUNDS {
+        let handler = {
+            let etcd = Etcd::start();
+            posted("bare handler", &etcd, &etcd.floor())
+        };
         let floors = [
             bare("bare client", Creation::WithRange),
             bare("bare client, transactions of the reference", Creation::WithoutRange),
             bare("bare client that follows all keys", Creation::Followed),
+            handler,
         ];
         let etcd = Etcd::start();
         let (server, _) = etcd.server(&scratch("etcd-create"));
-        let (rate, _) = measure("create 1 KiB", &etcd, Some(&server), || {
-            run(server.port, IN_FLIGHT, Until::Time(TIME), 201, |number| {
-                request("POST", COLLECTION, &config_map(number, 1_024))
-            })
-        });
-        println!("create, round {round}: {:.2} of the bare client", rate / floors[0]);
+        let rate = posted("create 1 KiB", &etcd, &server);
+        println!(
+            "create, round {round}: {:.2} of the bare client, which the bare handler has {:.2} of",
+            rate / floors[0],
+            handler / floors[0]
+        );
         all_ratios.iter_mut().zip(floors).for_each(|(ratios, floor)| ratios.push(rate / floor));
     }
-    let [same, reference, followed] = all_ratios.map(median);
+    let [same, reference, followed, handler] = all_ratios.map(median);
     println!(
         "create, {IN_FLIGHT} connections, values of {} bytes: median {same:.2} of the bare client (goal 0.7), {reference:.2} of one \
-         with the transactions of the reference, {followed:.2} of one that follows all keys",
+         with the transactions of the reference, {followed:.2} of one that follows all keys, {handler:.2} of a bare handler",
         value.len()
     );
 }

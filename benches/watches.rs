@@ -60,7 +60,7 @@ fn fanout() {
         create_object(server.port, "hot");
         let expected = (watchers as u64 * count, 0);
         let bytes = marked_object("hot", 0).len() + 420;
-        let floor = Process::of_bench("serve-fanout", bytes);
+        let floor = Process::of_bench("serve-fanout", &bytes.to_string());
         let (mut floor_run, before) = follow(
             floor.port,
             watcher_group(watchers, 0, (0, 0)),
@@ -105,7 +105,7 @@ fn shared() {
 
 fn paced_for(name: &str, count: usize, per_connection: usize, goal_ms: u32) {
     let watchers = PacedWatchers { count, per_connection };
-    let floor = Process::of_bench("serve-fanout", marked_object("hot", 0).len() + 420);
+    let floor = Process::of_bench("serve-fanout", &(marked_object("hot", 0).len() + 420).to_string());
     let (floor_p99, floor_cpu) = run_paced(&format!("{name} floor"), &floor, 0, watchers);
     let (server, _) = Process::server(&scratch(name), "redb");
     create_object(server.port, "hot");

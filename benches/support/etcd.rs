@@ -4,20 +4,22 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use actix_web::{App, HttpResponse, HttpServer, web};
 use bytes::Bytes;
 use futures::future::join_all;
 use futures::stream::{self, StreamExt as _};
-use pilothouse_etcd::messages::{
-    Compare, PutRequest, RangeRequest, RequestOp, TxnRequest, WatchCreateRequest,
-};
+use pilothouse_etcd::messages::{Compare, PutRequest, RangeRequest, RequestOp, TxnRequest};
 use pilothouse_etcd::testing::{Cluster, Options};
 use pilothouse_etcd::{Client, Settings, WatchItem};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 
+use super::floor::acceptor;
 use super::load::Measured;
 use super::process::{Process, cpu_of, resident_mib_of};
 
@@ -45,6 +47,11 @@ impl Etcd {
     /// Starts a server on it. Also returns how long it takes to be ready.
     pub fn server(&self, data: &Path) -> (Process, Duration) {
         Process::server_on_etcd(data, &self.url())
+    }
+
+    /// Starts a bare handler that creates in it what it is sent.
+    pub fn floor(&self) -> Process {
+        Process::of_bench("serve-creates", &self.url())
     }
 
     fn url(&self) -> String {
@@ -157,6 +164,34 @@ pub fn run_creates(
     })
 }
 
+/// Serves creates by the transport and the transaction alone: a body is read and dropped, a value as long as it is created in etcd, and
+/// the body is the response. Each worker has a client of its own. Prints its port.
+pub fn serve_creates(url: &str) {
+    let (url, next) = (url.to_owned(), Arc::new(AtomicU64::new(0)));
+    actix_web::rt::System::new().block_on(async move {
+        let server = HttpServer::new(move || {
+            let client = Client::new(Settings::new([url.clone()]), Handle::current()).unwrap();
+            let next = Arc::clone(&next);
+            let create = move |body: Bytes| {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let transaction = Creation::WithRange.transaction(number, &body);
+                let client = client.clone();
+                async move {
+                    let response = client.txn(transaction).await.unwrap();
+                    assert!(response.succeeded, "the key exists already");
+                    HttpResponse::Created().content_type("application/json").body(body)
+                }
+            };
+            App::new().default_service(web::to(create))
+        })
+        .tcp_nodelay(true)
+        .bind_openssl("127.0.0.1:0", acceptor())
+        .unwrap();
+        println!("{}", server.addrs()[0].port());
+        server.run().await.unwrap();
+    });
+}
+
 /// Which revisions have arrived by a watch.
 #[derive(Default)]
 struct Arrivals {
@@ -168,7 +203,7 @@ impl Arrivals {
     /// Follows all keys.
     async fn follow(client: &Client) -> Rc<Arrivals> {
         let arrivals = Rc::new(Arrivals::default());
-        let mut watch = client.resumable_watch(follow_all(newest_revision(client).await + 1));
+        let mut watch = client.watch_all_keys(newest_revision(client).await + 1);
         let followed = Rc::clone(&arrivals);
         tokio::task::spawn_local(async move {
             loop {
@@ -195,14 +230,6 @@ impl Arrivals {
             self.waiting.borrow_mut().insert(revision, sender);
             receiver.await.unwrap();
         }
-    }
-}
-
-/// A watch of all keys.
-fn follow_all(start_revision: i64) -> WatchCreateRequest {
-    WatchCreateRequest {
-        range_end: Bytes::from_static(b"\0"),
-        ..WatchCreateRequest::key(Bytes::from_static(b"\0"), start_revision)
     }
 }
 
@@ -253,7 +280,7 @@ pub fn read_with_history(etcd: &Etcd, revisions: i64) -> (usize, usize, Duration
         while let Some(page) = pages.next().await.unwrap() {
             objects += page.kvs.len();
         }
-        let mut watch = client.resumable_watch(follow_all(past + 1));
+        let mut watch = client.watch_all_keys(past + 1);
         let mut seen = past;
         while seen < newest {
             if let WatchItem::Revision(events) = watch.next().await.unwrap() {

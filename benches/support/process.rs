@@ -64,13 +64,13 @@ impl Process {
 
     /// Starts this very binary as the bare floor server.
     pub fn floor(body: usize) -> Process {
-        Process::of_bench("serve-floor", body)
+        Process::of_bench("serve-floor", &body.to_string())
     }
 
     /// Starts this very binary as a floor of this name.
-    pub fn of_bench(name: &str, body: usize) -> Process {
+    pub fn of_bench(name: &str, argument: &str) -> Process {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([name, &body.to_string()])
+            .args([name, argument])
             .stdout(Stdio::piped())
             .spawn()
             .expect("the floor starts");
