@@ -11,8 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The backups of a server.
 pub struct Backups {
-    /// `None` if the objects are in memory only.
-    source: Option<Arc<dyn BackupSource>>,
+    source: Result<Arc<dyn BackupSource>, NoBackup>,
     /// One at a time: each keeps the pages of its moment in the file, and reads the whole disk.
     slot: Arc<Semaphore>,
     version: String,
@@ -34,21 +33,24 @@ pub enum NoBackup {
     /// There is nothing that would outlive the process.
     #[error("this server keeps its objects in memory: there is nothing to back up")]
     InMemory,
+    /// Its own tool makes them.
+    #[error("this server keeps its objects in etcd: use `etcdctl snapshot save` for backups")]
+    InEtcd,
     /// Another one is being made.
     #[error("another backup is in progress")]
-    InProgress,
+    Busy,
 }
 
 impl Backups {
-    /// Backups of this log, which name the version of the server.
-    pub fn new(source: Option<Arc<dyn BackupSource>>, version: String) -> Backups {
+    /// Backups of this log, or why there are none. They name the version of the server.
+    pub fn new(source: Result<Arc<dyn BackupSource>, NoBackup>, version: String) -> Backups {
         Backups { source, slot: Arc::new(Semaphore::new(1)), version }
     }
 
     /// A backup of the moment in which it is written, unless another one is in progress.
     pub fn begin(&self, clock: &Clock) -> Result<PendingBackup, NoBackup> {
-        let source = self.source.clone().ok_or(NoBackup::InMemory)?;
-        let slot = Arc::clone(&self.slot).try_acquire_owned().map_err(|_| NoBackup::InProgress)?;
+        let source = self.source.clone()?;
+        let slot = Arc::clone(&self.slot).try_acquire_owned().map_err(|_| NoBackup::Busy)?;
         Ok(PendingBackup {
             source,
             about: About { version: self.version.clone(), created: clock.now() },

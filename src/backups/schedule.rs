@@ -202,7 +202,7 @@ mod tests {
             interval: Duration::from_secs(3_600),
             retention: 2,
         };
-        let backups = Backups::new(Some(Arc::new(Empty)), "1".to_owned());
+        let backups = Backups::new(Ok(Arc::new(Empty)), "1".to_owned());
         let clock = Clock::manual(Timestamp::from_unix(1_700_000_000));
         assert_eq!(newest(&schedule.directory), None);
         for hour in 0..3 {
@@ -229,15 +229,15 @@ mod tests {
         let path = directory.path().to_owned();
         let schedule = Schedule { directory: path, interval: Duration::from_secs(1), retention: 1 };
         let clock = Clock::manual(Timestamp::from_unix(1_700_000_000));
-        let backups = Backups::new(Some(Arc::new(Empty)), "1".to_owned());
+        let backups = Backups::new(Ok(Arc::new(Empty)), "1".to_owned());
         schedule.make(&backups, &clock).await.unwrap();
         let in_progress = backups.begin(&clock).unwrap();
         clock.advance(Duration::from_secs(1));
-        assert!(matches!(schedule.make(&backups, &clock).await, Err(Failure::Refused(NoBackup::InProgress))));
+        assert!(matches!(schedule.make(&backups, &clock).await, Err(Failure::Refused(NoBackup::Busy))));
         assert_eq!(names(directory.path()).unwrap().len(), 1);
         drop(in_progress);
         assert!(schedule.make(&backups, &clock).await.is_ok());
-        let memory = Backups::new(None, String::new());
+        let memory = Backups::new(Err(NoBackup::InMemory), String::new());
         assert!(matches!(schedule.make(&memory, &clock).await, Err(Failure::Refused(NoBackup::InMemory))));
     }
 }

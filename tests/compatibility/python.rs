@@ -118,7 +118,7 @@ fn python_informers_have_what_the_server_has_after_restart_and_restoration() {
     let directory = temp_directory();
     let (data, file) = (directory.path().join("data"), directory.path().join("backup"));
     let port = lasting_port();
-    let start = || Server::start_in(&data, &[&port]);
+    let start = || Server::start_in(&data, &[&port, "--engine=redb"]);
     let server = start();
     let mut admin = server.admin();
     create_definition(&mut admin);

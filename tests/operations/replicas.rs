@@ -277,6 +277,13 @@ fn kubernetes_service_lists_the_servers_that_are_alive() {
 }
 
 #[test]
+fn backup_is_refused_with_the_way_to_make_one() {
+    let replicas = Replicas::new(1);
+    let refused = replicas.start("one").admin().get("/backup").expect_error(400, "BadRequest");
+    assert!(refused["message"].as_str().unwrap().contains("etcdctl snapshot save"), "{refused}");
+}
+
+#[test]
 fn start_without_etcd_is_given_up_with_a_reason() {
     let directory = temp_directory();
     let flags = ["--etcd-servers=http://127.0.0.1:1", "--storage-initialization-timeout=3s"];

@@ -22,6 +22,9 @@ pub const ADMIN_TOKEN: &str = "token-of-admin";
 /// The token of a user without rights.
 pub const USER_TOKEN: &str = "token-of-alice";
 
+/// The flag for objects in a file, whatever the servers of other tests have.
+pub const ON_FILE: &str = "--engine=redb";
+
 const TOKENS: &str =
     "token-of-admin,admin,uid-admin,\"system:masters\"\ntoken-of-alice,alice,uid-alice,\"devs,testers\"\n";
 
@@ -136,6 +139,11 @@ impl Server {
     pub fn start_in(data: &Path, flags: &[&str]) -> Server {
         Server::try_start_in(data, flags)
             .unwrap_or_else(|failure| panic!("the server did not start: {failure:?}"))
+    }
+
+    /// The same with its objects in a file, for tests of the file and of servers that share nothing.
+    pub fn start_on_file(data: &Path, flags: &[&str]) -> Server {
+        Server::start_in(data, &[flags, &[ON_FILE]].concat())
     }
 
     /// A server that takes its host for one of this name, in a data directory that outlives it.

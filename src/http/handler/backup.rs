@@ -28,8 +28,8 @@ const CONTENT_TYPE: &str = "application/vnd.pilothouse.backup";
 /// The response with a backup of this moment.
 pub fn respond(backups: &Backups, clock: &Clock) -> Result<HttpResponse> {
     let PendingBackup { source, about, slot } = backups.begin(clock).map_err(|refusal| match refusal {
-        NoBackup::InMemory => Status::bad_request(refusal.to_string()),
-        NoBackup::InProgress => Status::too_many_requests(refusal.to_string(), BACKUP_RETRY_SECONDS),
+        NoBackup::InMemory | NoBackup::InEtcd => Status::bad_request(refusal.to_string()),
+        NoBackup::Busy => Status::too_many_requests(refusal.to_string(), BACKUP_RETRY_SECONDS),
     })?;
     let (sender, receiver) = mpsc::channel(BACKUP_CHUNKS);
     let clock = clock.clone();

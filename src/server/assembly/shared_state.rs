@@ -24,7 +24,7 @@ use crate::aggregation::Extensions;
 use crate::apiextensions::served_revision::ServedRevision;
 use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;
-use crate::backups::Backups;
+use crate::backups::{Backups, NoBackup};
 use crate::config::{Config, EtcdFlags, FeatureGates};
 use crate::flowcontrol::heavy_pool::HeavyPool;
 use crate::flowcontrol::heavy_pool::costly_calls::CostlyCalls;
@@ -132,7 +132,7 @@ pub(super) async fn shared(
             pool: Arc::new(HeavyPool::new(config.heavy_threads(), metrics, &context.clock)),
             costly_calls: CostlyCalls::default(),
         },
-        backups: Arc::new(Backups::new(storage.backup.clone(), env!("CARGO_PKG_VERSION").to_owned())),
+        backups: Arc::new(backups(storage, etcd_logs)),
         audit: audit::open(context, metrics, memory)?,
         metrics: metrics.clone(),
         usage: usage(context, memory, etcd_logs),
@@ -227,6 +227,11 @@ async fn limiter(
 }
 
 /// Makes the connections to kubelets, pods and services.
+fn backups(storage: &Storage, etcd_logs: &[EtcdLog]) -> Backups {
+    let reason = if etcd_logs.is_empty() { NoBackup::InMemory } else { NoBackup::InEtcd };
+    Backups::new(storage.backup.clone().ok_or(reason), env!("CARGO_PKG_VERSION").to_owned())
+}
+
 fn usage(context: &StartContext, memory: &MemoryBudgets, etcd_logs: &[EtcdLog]) -> Usage {
     let (memory, connections) = (memory.ledger.clone(), context.connections.clone());
     Usage { memory, connections, etcd: etcd_logs.to_vec() }

@@ -10,7 +10,8 @@ use super::*;
 use crate::support::tls;
 
 const HOOKS: &str = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations";
-const LIMITED: [&str; 3] = ["--engine=memory", "--authorization-mode=AlwaysAllow", "--memory-limit=384Mi"];
+/// etcd takes no objects of the size that these tests send.
+const LIMITED: [&str; 3] = ["--engine=redb", "--authorization-mode=AlwaysAllow", "--memory-limit=384Mi"];
 
 const REVISIONS: &str = "/apis/apps/v1/namespaces/default/controllerrevisions";
 
@@ -149,7 +150,7 @@ fn watches_per_user_are_limited() {
 fn unread_watches_are_cut_for_read_ones() {
     const WATCHES: usize = 40;
     let server =
-        Server::with_flags(&["--engine=memory", "--authorization-mode=AlwaysAllow", "--memory-limit=256Mi"]);
+        Server::with_flags(&["--engine=redb", "--authorization-mode=AlwaysAllow", "--memory-limit=256Mi"]);
     let mut admin = server.admin();
     // An eighth of the limit is for watch frames. Each stalled watch holds one of these objects, which together exceed that.
     for number in 0..WATCHES {
@@ -244,7 +245,7 @@ fn crd_over_memory_limit_is_refused_before_compilation() {
 #[test]
 fn set_item_owners_are_counted() {
     let server =
-        Server::with_flags(&["--engine=memory", "--authorization-mode=AlwaysAllow", "--memory-limit=256Mi"]);
+        Server::with_flags(&["--engine=redb", "--authorization-mode=AlwaysAllow", "--memory-limit=256Mi"]);
     let mut admin = server.admin();
     let integers = |kind: &str| {
         json!({"type": "object", "properties": {"x":
@@ -279,7 +280,7 @@ fn yaml_response_is_counted_until_sent() {
 #[test]
 fn open_connections_are_counted_in_memory_budget() {
     let server =
-        Server::with_flags(&["--engine=memory", "--authorization-mode=AlwaysAllow", "--memory-limit=256Mi"]);
+        Server::with_flags(&["--engine=redb", "--authorization-mode=AlwaysAllow", "--memory-limit=256Mi"]);
     let mut admin = server.admin();
     let reserved = r#"pilothouse_memory_reserved_bytes{budget="connections"}"#;
     let before = metric_value(&mut admin, reserved);

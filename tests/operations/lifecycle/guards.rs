@@ -133,7 +133,7 @@ fn admission_guards(client: &mut Client) -> Vec<Guard> {
 fn unreadable_admission_object_refuses_every_write() {
     let directory = temp_directory();
     let data = directory.path().join("data");
-    let server = Server::start_in(&data, &[GATES, ALPHA]);
+    let server = Server::start_on_file(&data, &[GATES, ALPHA]);
     let mut client = server.admin();
     client.post(MAPS, &map("before")).ok();
     let mut guards = admission_guards(&mut client);
@@ -141,7 +141,7 @@ fn unreadable_admission_object_refuses_every_write() {
     server.stop();
     damage(&data, &guards);
 
-    let server = Server::start_in(&data, &[GATES, ALPHA]);
+    let server = Server::start_on_file(&data, &[GATES, ALPHA]);
     let mut client = server.admin();
     assert_reported(&mut client, &guards);
     // Reads and writes of admission configuration still work.
@@ -196,7 +196,7 @@ fn define_widgets(client: &mut Client) {
 fn unreadable_crd_makes_its_objects_unavailable_not_deleted() {
     let directory = temp_directory();
     let data = directory.path().join("data");
-    let server = Server::start_in(&data, &[GATES]);
+    let server = Server::start_on_file(&data, &[GATES]);
     let mut client = server.admin();
     client.post("/api/v1/namespaces", &json!({"metadata": {"name": "doomed"}})).ok();
     define_widgets(&mut client);
@@ -207,7 +207,7 @@ fn unreadable_crd_makes_its_objects_unavailable_not_deleted() {
         [Guard::new(DEFINITIONS, "customresourcedefinitions.apiextensions.k8s.io", "widgets.example.com")];
     damage(&data, &guards);
 
-    let server = Server::start_in(&data, &[GATES, "--controllers=*"]);
+    let server = Server::start_on_file(&data, &[GATES, "--controllers=*"]);
     let mut client = server.admin();
     assert_reported(&mut client, &guards);
     for path in [WIDGETS, &format!("{WIDGETS}/w"), "/apis/example.com/v2/widgets"] {
@@ -253,7 +253,7 @@ fn unreadable_crd_makes_its_objects_unavailable_not_deleted() {
 fn unreadable_rbac_quota_and_registration_objects_fail_closed() {
     let directory = temp_directory();
     let data = directory.path().join("data");
-    let server = Server::start_in(&data, &[GATES, "--controllers=*"]);
+    let server = Server::start_on_file(&data, &[GATES, "--controllers=*"]);
     let mut client = server.admin();
     let rules = json!([{"apiGroups": ["example.com"], "resources": ["things"], "verbs": ["get"]}]);
     let label = json!({"rbac.authorization.k8s.io/aggregate-to-view": "true"});
@@ -270,7 +270,7 @@ fn unreadable_rbac_quota_and_registration_objects_fail_closed() {
     server.stop();
     damage(&data, &guards);
 
-    let server = Server::start_in(&data, &[GATES, "--controllers=*"]);
+    let server = Server::start_on_file(&data, &[GATES, "--controllers=*"]);
     let mut client = server.admin();
     assert_reported(&mut client, &guards);
     client.with_token(Some(USER_TOKEN)).get(MAPS).expect_error(403, "Forbidden");

@@ -1,6 +1,7 @@
 //! Start, restart and start errors.
 
 use super::*;
+use crate::support::server::ON_FILE;
 
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut paths = Vec::new();
@@ -177,7 +178,7 @@ fn start_error_names_port_in_use() {
 fn start_error_names_damaged_data_file() {
     let directory = temp_directory();
     let data = directory.path().join("data");
-    let server = Server::start_in(&data, &[]);
+    let server = Server::start_on_file(&data, &[]);
     server.admin().post(MAPS, &map("kept")).ok();
     server.stop();
     let store =
@@ -192,11 +193,11 @@ fn start_error_names_damaged_data_file() {
         [("its head overwritten", overwritten), ("half of it gone", content[..content.len() / 2].to_vec())]
     {
         fs::write(&store, bytes).expect("the damage");
-        let stderr = start_error(&data, &[]);
+        let stderr = start_error(&data, &[ON_FILE]);
         assert!(stderr.contains(&name), "{damage}: the message names the file {name}: {stderr}");
     }
     fs::write(&store, &content).expect("the repair");
-    let server = Server::start_in(&data, &[]);
+    let server = Server::start_on_file(&data, &[]);
     server.admin().get(&format!("{MAPS}/kept")).ok();
 }
 

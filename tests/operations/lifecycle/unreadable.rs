@@ -4,7 +4,7 @@ use super::*;
 
 /// Creates three objects and damages the record of the second, which has a finalizer. Returns the last version.
 fn create_damaged_map(data: &Path) -> u64 {
-    let server = Server::start_in(data, &[]);
+    let server = Server::start_on_file(data, &[]);
     let mut client = server.admin();
     client.post(MAPS, &map("a")).ok();
     let mut held = map("b");
@@ -22,7 +22,7 @@ fn create_damaged_map(data: &Path) -> u64 {
 fn unreadable_object_is_not_treated_as_empty() {
     let directory = temp_directory();
     let data = directory.path().join("data");
-    let server = Server::start_in(&data, &[]);
+    let server = Server::start_on_file(&data, &[]);
     let mut client = server.admin();
     let restricted_namespace = json!({"metadata": {"name": "guarded", "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}});
     client.post("/api/v1/namespaces", &restricted_namespace).ok();
@@ -53,7 +53,7 @@ fn unreadable_object_is_not_treated_as_empty() {
     }
     drop(engine);
 
-    let server = Server::start_in(&data, &["--controllers=*"]);
+    let server = Server::start_on_file(&data, &["--controllers=*"]);
     let mut client = server.admin();
     // The garbage collector has processed both: the one whose owner is absent is deleted.
     crate::support::wait::poll(crate::support::wait::TIMEOUT, || {
@@ -81,7 +81,7 @@ fn unreadable_object_does_not_block_other_objects() {
     let directory = temp_directory();
     let data = directory.path().join("data");
     let head = create_damaged_map(&data);
-    let server = Server::start_in(&data, &[]);
+    let server = Server::start_on_file(&data, &[]);
     let mut client = server.admin();
     let corrupt = "StorageError: corrupt object, Code: 7, Key: /registry/configmaps/default/b";
     assert_eq!(client.get(&format!("{MAPS}/a")).ok()["data"], json!({"kept": "yes"}));
@@ -130,7 +130,7 @@ fn unreadable_object_is_deletable_with_feature_gate() {
     let directory = temp_directory();
     let data = directory.path().join("data");
     let head = create_damaged_map(&data);
-    let server = Server::start_in(&data, &["--feature-gates=AllowUnsafeMalformedObjectDeletion=true"]);
+    let server = Server::start_on_file(&data, &["--feature-gates=AllowUnsafeMalformedObjectDeletion=true"]);
     let mut client = server.admin();
     let unreadable_path = format!("{MAPS}/b");
     client.delete(&unreadable_path).expect_error(500, "InternalError");
@@ -181,7 +181,7 @@ fn unreadable_object_is_deletable_with_feature_gate() {
     assert_eq!(other_namespace_watch.next()["object"]["metadata"]["name"], "e", "other namespaces go on");
     client.post(MAPS, &map("b")).ok();
     server.stop();
-    let restarted = Server::start_in(&data, &[]);
+    let restarted = Server::start_on_file(&data, &[]);
     assert_eq!(names(&mut restarted.admin()), ["a", "b", "c"]);
     restarted.stop();
 }

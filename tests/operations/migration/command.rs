@@ -88,11 +88,8 @@ fn command_migrates_every_resource_of_a_server() {
     ] {
         assert!(stdout.lines().any(|found| found == line), "{line} in {stdout}");
     }
-    assert_eq!(
-        admin.get("/apis/rbac.authorization.k8s.io/v1/clusterroles").ok(),
-        roles,
-        "nothing was written"
-    );
+    let after = admin.get("/apis/rbac.authorization.k8s.io/v1/clusterroles").ok();
+    assert_eq!(after["items"], roles["items"], "nothing was written");
     assert!(is_stored_as_v2(&mut admin, "a"));
 }
 
@@ -117,7 +114,7 @@ fn command_reads_lists_in_pages() {
         stderr.contains("configmaps: 250 objects so far, about ") && stderr.contains("500 objects so far"),
         "{stderr}"
     );
-    assert_eq!(admin.get("/api/v1/configmaps").ok(), list, "nothing was written");
+    assert_eq!(admin.get("/api/v1/configmaps").ok()["items"], list["items"], "nothing was written");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::fs;
 use super::{MAPS, map, names, pilothouse};
 use crate::support::Server;
 use crate::support::compare::{revision, text};
-use crate::support::server::{USER_TOKEN, temp_directory};
+use crate::support::server::{ON_FILE, USER_TOKEN, temp_directory};
 use crate::support::wait::{TIMEOUT, poll};
 
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
@@ -15,7 +15,7 @@ fn restored_server_has_the_objects_of_the_backup_and_no_older_revisions() {
     let directory = temp_directory();
     let (data, restored, file) =
         (directory.path().join("data"), directory.path().join("restored"), directory.path().join("backup"));
-    let server = Server::start_in(&data, &[]);
+    let server = Server::start_on_file(&data, &[]);
     let mut admin = server.admin();
     for name in ["changed", "deleted", "kept"] {
         admin.post(MAPS, &map(name, "before")).ok();
@@ -52,7 +52,7 @@ fn restored_server_has_the_objects_of_the_backup_and_no_older_revisions() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && error.contains("exists: move it away"), "{error}");
 
-    let server = Server::start_in(restored.as_ref().as_ref(), &[]);
+    let server = Server::start_on_file(restored.as_ref().as_ref(), &[]);
     let mut admin = server.admin();
     let (present, restored_at) = names(&mut admin);
     assert_eq!(present, ["changed", "deleted", "kept"]);
@@ -80,7 +80,7 @@ fn restored_server_has_the_objects_of_the_backup_and_no_older_revisions() {
 fn second_restoration_of_a_backup_uses_no_revision_of_the_first() {
     let directory = temp_directory();
     let (data, file) = (directory.path().join("data"), directory.path().join("backup"));
-    let server = Server::start_in(&data, &[]);
+    let server = Server::start_on_file(&data, &[]);
     fs::write(&file, server.admin().get("/backup").body).expect("the backup");
     server.stop();
     let (file, data_text) = (file.to_string_lossy(), data.to_string_lossy());
@@ -88,7 +88,7 @@ fn second_restoration_of_a_backup_uses_no_revision_of_the_first() {
     for round in 0..2 {
         let output = pilothouse(&["restore", &file, "--data-dir", &data_text, "--replace"]);
         assert!(output.status.success(), "{output:?}");
-        let server = Server::start_in(&data, &[]);
+        let server = Server::start_on_file(&data, &[]);
         let created = server.admin().post(MAPS, &map(&format!("round-{round}"), "")).ok();
         assert!(revision(&created) > last, "{created}");
         last = revision(&created);
@@ -98,7 +98,7 @@ fn second_restoration_of_a_backup_uses_no_revision_of_the_first() {
 
 #[test]
 fn cut_backup_is_refused() {
-    let server = Server::start();
+    let server = Server::with_flags(&[ON_FILE]);
     let directory = temp_directory();
     let (file, data) = (directory.path().join("backup"), directory.path().join("data"));
     let backup = server.admin().get("/backup").body;
@@ -123,7 +123,7 @@ fn scheduled_backups_are_made_and_the_oldest_removed() {
     let directory = temp_directory();
     let folder = directory.path().join("backups");
     let flag = format!("--backup-dir={}", folder.display());
-    let server = Server::with_flags(&[&flag, "--backup-interval=1s", "--backup-retention=2"]);
+    let server = Server::with_flags(&[ON_FILE, &flag, "--backup-interval=1s", "--backup-retention=2"]);
     let backups = || {
         let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
         let mut names: Vec<String> =
@@ -147,7 +147,7 @@ fn backup_command_copies_running_and_stopped_servers() {
     let directory = temp_directory();
     let (data, online, offline) =
         (directory.path().join("data"), directory.path().join("online"), directory.path().join("offline"));
-    let server = Server::start_in(&data, &[]);
+    let server = Server::start_on_file(&data, &[]);
     server.admin().post(MAPS, &map("kept", "")).ok();
     let kubeconfig = server.kubeconfig().to_string_lossy().into_owned();
     let output = pilothouse(&["backup", "--to", &online.to_string_lossy(), "--kubeconfig", &kubeconfig]);

@@ -78,7 +78,7 @@ struct Cycles {
 impl Cycles {
     fn start(&self) -> Server {
         // With another port it would have to write the kubeconfig, also when there is no space.
-        Server::start_in(&self.data, &["--event-ttl=0", &self.port])
+        Server::start_on_file(&self.data, &["--event-ttl=0", &self.port])
     }
 
     /// Lets writers and caches run.

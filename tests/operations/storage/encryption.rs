@@ -72,7 +72,7 @@ fn file_and_backups_show_nothing_of_a_secret() {
     let directory = temp_directory();
     let data = directory.path().join("data");
     let configuration = Configuration::new(directory.path(), &json!([aesgcm(&KEYS[..1]), {"identity": {}}]));
-    let server = Server::start_in(&data, &[&configuration.flag]);
+    let server = Server::start_on_file(&data, &[&configuration.flag]);
     let mut admin = server.admin();
     admin.post(SECRETS, &secret("treasure-map", "x-marks-the-spot")).ok();
     admin.post(SECRETS, &secret("sunken", "old-value")).ok();
@@ -102,7 +102,7 @@ fn file_and_backups_show_nothing_of_a_secret() {
     assert!(inspect(&["--objects", &configuration.flag]).contains(r#""name":"treasure-map""#));
     assert!(inspect(&[]).contains("cannot be read: it is encrypted"));
 
-    let server = Server::start_in(&data, &[&configuration.flag]);
+    let server = Server::start_on_file(&data, &[&configuration.flag]);
     let read = server.admin().get(&format!("{SECRETS}/treasure-map")).ok();
     assert_eq!(read["data"]["password"], "eC1tYXJrcy10aGUtc3BvdA==");
     assert_eq!(read["metadata"]["labels"]["owner"], "captain-hush");
@@ -113,13 +113,13 @@ fn object_whose_key_is_missing_is_an_error_and_comes_back_with_the_key() {
     let directory = temp_directory();
     let data = directory.path().join("data");
     let configuration = Configuration::new(directory.path(), &json!([aesgcm(&KEYS[..1])]));
-    let server = Server::start_in(&data, &[&configuration.flag]);
+    let server = Server::start_on_file(&data, &[&configuration.flag]);
     let mut admin = server.admin();
     admin.post(SECRETS, &secret("kept", "value")).ok();
     server.stop();
 
     configuration.change(&json!([aesgcm(&KEYS[1..])]));
-    let server = Server::start_in(&data, &[&configuration.flag]);
+    let server = Server::start_on_file(&data, &[&configuration.flag]);
     let mut admin = server.admin();
     let error = admin.get(&format!("{SECRETS}/kept")).expect_error(500, "InternalError");
     let message = text(&error, "/message");
@@ -138,7 +138,7 @@ fn object_whose_key_is_missing_is_an_error_and_comes_back_with_the_key() {
     server.stop();
 
     configuration.change(&json!([aesgcm(&KEYS)]));
-    let server = Server::start_in(&data, &[&configuration.flag]);
+    let server = Server::start_on_file(&data, &[&configuration.flag]);
     assert_eq!(names(&mut server.admin()), ["kept", "new"]);
 }
 

@@ -17,7 +17,7 @@ const LARGE: usize = 900_000;
 #[test]
 fn disk_that_stands_still_delays_writes_and_nothing_else() {
     let disk = SmallDisk::mount(256 << 20);
-    let mut server = Server::start_in(&disk.path().join("data"), &[]);
+    let mut server = Server::start_on_file(&disk.path().join("data"), &[]);
     let mut admin = server.admin();
     let (_, start) = names(&mut admin);
     admin.post(MAPS, &map("before", "")).ok();
@@ -73,7 +73,7 @@ fn create_until_the_end(client: &mut Client) -> (Vec<String>, Vec<String>) {
 fn disk_that_refuses_writes_for_a_while_ends_the_server_and_loses_nothing_acknowledged() {
     let disk = SmallDisk::mount_thin(256 << 20, 64 << 20);
     let data = disk.path().join("data");
-    let server = Server::start_in(&data, &[]);
+    let server = Server::start_on_file(&data, &[]);
     let mut admin = server.admin();
     admin.post(MAPS, &map("before", "")).ok();
     disk.fill_below();
@@ -83,7 +83,7 @@ fn disk_that_refuses_writes_for_a_while_ends_the_server_and_loses_nothing_acknow
     assert!(log.contains("the log cannot be written: the store cannot be used: a sync failed: "), "{log}");
 
     disk.repair();
-    let mut server = Server::start_in(&data, &[]);
+    let mut server = Server::start_on_file(&data, &[]);
     let mut admin = server.admin();
     let present: BTreeSet<String> = names(&mut admin).0.into_iter().collect();
     let acknowledged = created.iter().chain([&"before".to_owned()]).cloned().collect::<BTreeSet<_>>();

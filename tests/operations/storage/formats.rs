@@ -58,7 +58,7 @@ fn check_opens(fixture: &Fixture) {
     check_is_whole(fixture, &directory.path().join("pilothouse.redb"));
     check_backup_keeps_format(fixture, directory.path());
     for start in ["first", "second"] {
-        let server = Server::start_in(directory.path(), &[]);
+        let server = Server::start_on_file(directory.path(), &[]);
         let mut admin = server.admin();
         let kept = admin.get(&format!("{MAPS}/kept")).ok();
         assert_eq!(kept["data"], json!({"version": "3"}), "{start}");

@@ -8,6 +8,7 @@ use serde_json::json;
 use super::small_disk::SmallDisk;
 use super::{MAPS, map, names};
 use crate::support::compare::text;
+use crate::support::server::ON_FILE;
 use crate::support::wait::{TIMEOUT, poll};
 use crate::support::{Client, Server};
 
@@ -15,7 +16,7 @@ use crate::support::{Client, Server};
 const DISK_BYTES: u64 = 64 << 20;
 
 fn start(data: &Path) -> Server {
-    Server::start_in(data, &["--event-ttl=0"])
+    Server::start_on_file(data, &["--event-ttl=0"])
 }
 
 /// Creates large ConfigMaps until the store is full. Returns the names of those that were acknowledged.
@@ -94,7 +95,7 @@ fn scheduled_backups_leave_space_for_the_store() {
     let disk = SmallDisk::mount(DISK_BYTES);
     let backups = disk.path().join("backups");
     let flags = ["--event-ttl=0", "--backup-interval=1s", &format!("--backup-dir={}", backups.display())];
-    let mut server = Server::start_in(&disk.path().join("data"), &flags);
+    let mut server = Server::start_on_file(&disk.path().join("data"), &flags);
     let mut admin = server.admin();
     let payload = "x".repeat(900_000);
     for number in 0..25 {
@@ -113,7 +114,7 @@ fn scheduled_backups_leave_space_for_the_store() {
 fn store_file_becomes_smaller_while_the_server_runs() {
     let disk = SmallDisk::mount(DISK_BYTES);
     let data = disk.path().join("data");
-    let server = Server::start_in(&data, &["--event-ttl=0", "--etcd-compaction-interval=1s"]);
+    let server = Server::start_on_file(&data, &["--event-ttl=0", "--etcd-compaction-interval=1s"]);
     let mut admin = server.admin();
     let large = create_until_full(&mut admin, "large");
     let file = data.join("pilothouse.redb");
@@ -129,7 +130,7 @@ fn store_file_becomes_smaller_while_the_server_runs() {
 
 #[test]
 fn quota_refuses_growth_and_nothing_else() {
-    let server = Server::with_flags(&["--quota-backend-bytes=20Mi"]);
+    let server = Server::with_flags(&[ON_FILE, "--quota-backend-bytes=20Mi"]);
     let mut admin = server.admin();
     let large = create_until_full(&mut admin, "large");
     assert!((10..25).contains(&large.len()), "{} objects of 0.9 MB", large.len());
@@ -142,7 +143,7 @@ fn quota_refuses_growth_and_nothing_else() {
 /// Sixty versions of an object of 1 MB must not take the space of all of them.
 #[test]
 fn history_is_bounded_by_bytes() {
-    let server = Server::with_flags(&["--history-bytes=64Mi", "--etcd-compaction-interval=1h"]);
+    let server = Server::with_flags(&[ON_FILE, "--history-bytes=64Mi", "--etcd-compaction-interval=1h"]);
     let mut admin = server.admin();
     admin.post(MAPS, &map("large", "")).ok();
     let body =

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{MAPS, map, names, pilothouse};
 use crate::support::Server;
 use crate::support::compare::{revision, text};
-use crate::support::server::temp_directory;
+use crate::support::server::{ON_FILE, temp_directory};
 use crate::support::wait::{TIMEOUT, poll};
 
 const STORE: &str = "pilothouse.redb";
@@ -22,7 +22,7 @@ const DAMAGED: i32 = 3;
 
 /// A stopped server with ConfigMaps: their names with their resourceVersions, and the bytes of its store.
 fn stopped_server(data: &Path) -> (BTreeMap<String, u64>, Vec<u8>) {
-    let server = Server::start_in(data, &[]);
+    let server = Server::start_on_file(data, &[]);
     let mut admin = server.admin();
     let mut maps = BTreeMap::new();
     let mut owner = Value::Null;
@@ -96,7 +96,7 @@ fn store_with_a_damaged_record_head_is_refused_and_repaired_without_that_object(
         store[place] ^= 0x40;
     }
     fs::write(data.join(STORE), &store).expect("the damage");
-    let failure = Server::try_start_in(&data, &[]).map(drop).expect_err("the store is damaged").stderr;
+    let failure = Server::try_start_in(&data, &[ON_FILE]).map(drop).expect_err("the store is damaged").stderr;
     for words in ["the store is damaged", "pilothouse check --data-dir", "pilothouse repair --data-dir"] {
         assert!(failure.contains(words), "{failure}");
     }
@@ -127,7 +127,7 @@ fn store_with_a_damaged_record_head_is_refused_and_repaired_without_that_object(
     assert!(output.status.code() == Some(1) && error.contains("exists: move it away"), "{error}");
     assert_eq!(check(&new).0, Some(0));
 
-    let server = Server::start_in(&new, &[]);
+    let server = Server::start_on_file(&new, &[]);
     let expected: Vec<&String> = maps.keys().filter(|name| *name != "map-13").collect();
     assert_eq!(check_repaired(&server, &maps).iter().collect::<Vec<_>>(), expected);
     let output = pilothouse(&["check", "--data-dir", &new.to_string_lossy()]);
@@ -155,7 +155,7 @@ fn store_with_lost_pages_is_repaired_in_place() {
             damaged[page * PAGE..][..PAGE].fill(0);
         }
         fs::write(data.join(STORE), &damaged).expect("the damage");
-        let failure = Server::try_start_in(&data, &[]).map(drop).expect_err(what).stderr;
+        let failure = Server::try_start_in(&data, &[ON_FILE]).map(drop).expect_err(what).stderr;
         assert!(failure.contains("pilothouse check"), "{what}: {failure}");
         let (code, found) = check(&data);
         assert!(code == Some(DAMAGED) && found.contains("is not as it was written"), "{what}: {found}");
@@ -167,7 +167,7 @@ fn store_with_lost_pages_is_repaired_in_place() {
         assert_eq!(kept.len(), 1, "{kept:?}");
         assert!(fs::read(&kept[0]).expect("the damaged store") == damaged, "{what}: it was changed");
 
-        let server = Server::start_in(&data, &[]);
+        let server = Server::start_on_file(&data, &[]);
         let present = check_repaired(&server, &maps);
         let lost: Vec<(&String, &u64)> = maps.iter().filter(|(name, _)| !present.contains(name)).collect();
         let ranges = of_kind(&report, "lost-records");
@@ -214,11 +214,11 @@ fn unreadable_object_is_dropped_or_kept_by_request() {
             "{report:?}"
         );
     }
-    let server = Server::start_in(&new, &[]);
+    let server = Server::start_on_file(&new, &[]);
     let present = check_repaired(&server, &maps);
     assert!(present.len() == maps.len() - 1 && !present.contains(&"map-07".to_owned()), "{present:?}");
     server.stop();
-    let server = Server::start_in(&kept, &[]);
+    let server = Server::start_on_file(&kept, &[]);
     let mut admin = server.admin();
     assert_eq!(admin.get(&format!("{MAPS}/map-07")).status, 500);
     assert_eq!(admin.get(&format!("{MAPS}/map-08")).status, 200);
@@ -284,7 +284,7 @@ fn transaction_that_is_left_out_is_damage_for_check_and_repair() {
         (Some(DAMAGED), 1),
         "{output:?}"
     );
-    let server = Server::start_in(&data, &[]);
+    let server = Server::start_on_file(&data, &[]);
     assert_eq!(check_repaired(&server, &maps).len(), maps.len());
 }
 
@@ -292,7 +292,7 @@ fn transaction_that_is_left_out_is_damage_for_check_and_repair() {
 fn store_cannot_be_used_while_it_is_replaced() {
     let directory = temp_directory();
     let (data, pipe) = (directory.path().join("data"), directory.path().join("pipe"));
-    let server = Server::start_in(&data, &[]);
+    let server = Server::start_on_file(&data, &[]);
     let mut admin = server.admin();
     admin.post(MAPS, &map("kept", &"x".repeat(100_000))).ok();
     let backup = admin.get("/backup").body;
@@ -313,7 +313,7 @@ fn store_cannot_be_used_while_it_is_replaced() {
         (output.status.code() == Some(1) && error.contains("is in use by another process")).then_some(())
     };
     poll(TIMEOUT, is_locked).expect("the store is locked");
-    let failure = Server::try_start_in(&data, &[]).map(drop).expect_err("the store is locked").stderr;
+    let failure = Server::try_start_in(&data, &[ON_FILE]).map(drop).expect_err("the store is locked").stderr;
     assert!(failure.contains("is in use by another process"), "{failure}");
     let output = pilothouse(&["repair", "--data-dir", &data_text, "--replace"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -321,7 +321,7 @@ fn store_cannot_be_used_while_it_is_replaced() {
     drop(writer);
     let output = restoration.wait_with_output().expect("the restoration");
     assert!(output.status.success(), "{output:?}");
-    let server = Server::start_in(&data, &[]);
+    let server = Server::start_on_file(&data, &[]);
     assert_eq!(names(&mut server.admin()).0, ["kept"]);
 }
 
@@ -329,7 +329,7 @@ fn store_cannot_be_used_while_it_is_replaced() {
 fn check_tells_whole_backups_from_damaged_ones_and_from_other_files() {
     let directory = temp_directory();
     let file = directory.path().join("backup");
-    let mut backup = Server::start().admin().get("/backup").body;
+    let mut backup = Server::with_flags(&[ON_FILE]).admin().get("/backup").body;
     let check = |bytes: &[u8]| {
         fs::write(&file, bytes).expect("a file");
         let output = pilothouse(&["check", &file.to_string_lossy()]);
