@@ -125,6 +125,8 @@ fn follow_error(error: &Error) -> Option<FollowError> {
         }
         Error::RevisionRegressed { current, .. } => Some(FollowError::WentBack(from_etcd(*current))),
         Error::ClusterChanged { .. } => Some(FollowError::WentBack(Revision::ZERO)),
+        // The server ends.
+        Error::ShutDown => None,
         other => {
             tracing::error!(error = %other, "etcd cannot be followed");
             None

@@ -28,6 +28,9 @@ pub enum Error {
     /// No member could be reached, or a connection broke while only reading. Nothing has changed; trying again later makes sense.
     #[error("etcd cannot be reached: {}", list(.0))]
     NotReachable(Vec<EndpointFailure>),
+    /// The runtime of the client has ended.
+    #[error("the client of etcd is shut down")]
+    ShutDown,
     /// A call that only reads was not answered in time.
     #[error("{endpoint} has not answered {method} within {timeout:?}")]
     Deadline {

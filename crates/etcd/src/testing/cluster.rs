@@ -1,7 +1,7 @@
 //! Members of etcd that can be killed, restarted and paused.
 
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
-use super::binary::etcd;
+use super::binary::{crash_safe_etcd, etcd};
 use super::certificates::Certificates;
 use super::process::Process;
 use crate::client::Client;
@@ -53,6 +53,7 @@ pub struct Cluster {
 pub struct Member {
     /// Where clients reach it.
     pub port: u16,
+    program: &'static Path,
     arguments: Vec<String>,
     log: PathBuf,
     process: Option<Process>,
@@ -72,7 +73,7 @@ impl Member {
 
     /// Starts it, with the data that it has.
     pub fn start(&mut self) {
-        self.process = Some(Process::start(etcd(), &self.arguments, &self.log));
+        self.process = Some(Process::start(self.program, &self.arguments, &self.log));
     }
 
     /// Gives it a flag more, from its next start on. Of two for the same, the later one counts.
@@ -145,6 +146,8 @@ impl Cluster {
         let peer = |index: usize| format!("http://127.0.0.1:{}", peer_ports[index]);
         let peers: Vec<String> =
             (0..options.members).map(|index| format!("m{index}={}", peer(index))).collect();
+        // Whoever wants several members kills some.
+        let program = if options.members > 1 { crash_safe_etcd() } else { etcd() };
         let scheme = if options.has_tls { "https" } else { "http" };
         let members = client_ports.iter().enumerate().map(|(index, port)| {
             let url = format!("{scheme}://127.0.0.1:{port}");
@@ -171,7 +174,7 @@ impl Cluster {
             }
             arguments.extend(options.flags.iter().cloned());
             let log = folder.path().join(format!("m{index}.log"));
-            Member { port: *port, arguments, log, process: None, scheme }
+            Member { port: *port, program, arguments, log, process: None, scheme }
         });
         Cluster { members: members.collect(), certificates, folder }
     }

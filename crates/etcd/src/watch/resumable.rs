@@ -93,7 +93,7 @@ impl ResumableWatch {
             match self.items.recv().await {
                 Some(Ok(items)) => self.ready.extend(items),
                 Some(Err(error)) => self.error = Some(error),
-                None => self.error = Some(Error::not_reachable("etcd", "the runtime has ended")),
+                None => self.error = Some(Error::ShutDown),
             }
         }
     }
