@@ -4,6 +4,7 @@
 //! that are accepted without effect.
 
 pub mod admission_file;
+pub mod allowed_origin;
 pub mod audit;
 pub mod authentication_file;
 pub mod authorization_file;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args, ValueEnum};
 use pilothouse_api::release::Release;
 
+use super::allowed_origin::AllowedOrigin;
 use super::gates::GateSetting;
 use super::memory_limit::MemoryLimit;
 use super::tls_values::{NamedCertificate, transport_directive};
@@ -52,6 +53,10 @@ pub struct Serving {
     /// Directives of the Strict-Transport-Security header: max-age=SECONDS, includeSubDomains, preload.
     #[arg(long, value_delimiter = ',', value_parser = transport_directive, value_name = "DIRECTIVE,...")]
     pub strict_transport_security_directives: Vec<String>,
+    /// Origins whose pages in browsers may call, as regular expressions that are bound to both ends of the host, such as
+    /// `//example\.com(:|$)`. Without it, browsers keep pages of other origins from reading responses.
+    #[arg(long, value_delimiter = ',', value_name = "PATTERN,...")]
+    pub cors_allowed_origins: Vec<AllowedOrigin>,
     /// Maximum number of concurrent streams per HTTP/2 connection; 0 means 250.
     #[arg(long, default_value_t = limits::STREAMS_PER_CONNECTION, value_name = "N")]
     pub http2_max_streams_per_connection: u32,
@@ -462,6 +467,9 @@ pub struct RequestLimits {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Start and stop")]
 pub struct Lifecycle {
+    /// How long after its start /livez takes for granted that the start will be complete.
+    #[arg(long, default_value = "0s", value_parser = go_duration, value_name = "DURATION")]
+    pub livez_grace_period: Duration,
     /// How long /readyz fails before the server stops accepting connections.
     #[arg(long, default_value = "0s", value_parser = go_duration, value_name = "DURATION")]
     pub shutdown_delay_duration: Duration,

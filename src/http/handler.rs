@@ -6,6 +6,7 @@ pub mod backup;
 mod body;
 mod budgeted_body;
 pub mod connect;
+mod cors;
 mod deadline;
 mod debug_flags;
 pub mod debug_pages;

@@ -1,5 +1,8 @@
 //! /metrics and other debug pages, and the agreement of the two validation engines.
 
+use std::io::Read as _;
+
+use flate2::read::GzDecoder;
 use serde_json::{Value, json};
 
 use crate::support::compare::text;
@@ -31,6 +34,20 @@ fn series_value(page: &str, name: &str, labels: &[&str]) -> f64 {
     let line = lines.next().unwrap_or_else(|| panic!("{name} {labels:?} in\n{page}"));
     assert_eq!(lines.next(), None, "{name} {labels:?} is one series");
     line.rsplit_once(' ').unwrap().1.parse().unwrap()
+}
+
+#[test]
+fn metrics_are_compressed_for_scrapers_that_accept_it() {
+    let server = Server::with_flags(&["--engine=memory"]);
+    let mut client = server.admin();
+    let packed = client.request("GET", "/metrics", &[("Accept-Encoding", "gzip")], b"");
+    assert_eq!((packed.status, packed.header("content-encoding")), (200, Some("gzip")));
+    let mut page = String::new();
+    GzDecoder::new(&*packed.body).read_to_string(&mut page).unwrap();
+    assert!(page.contains("apiserver_request_total") && page.len() > 4 * packed.body.len());
+    let plain = client.get("/metrics");
+    assert_eq!(plain.header("content-encoding"), None);
+    assert!(plain.text().contains("apiserver_request_total"));
 }
 
 #[test]

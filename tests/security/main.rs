@@ -6,6 +6,7 @@ mod attacks;
 mod audit;
 mod authentication;
 mod authorization;
+mod cross_origin;
 #[path = "../support/mod.rs"]
 mod support;
 mod tokens;

@@ -29,7 +29,7 @@ use super::render::{self, Context, PLAIN_TEXT};
 use super::resource::{self, ResourceRequest};
 use super::worker::Worker;
 use super::{
-    audit, backup, deadline, debug_flags, documents, established, filters, health, metrics, openapi,
+    audit, backup, cors, deadline, debug_flags, documents, established, filters, health, metrics, openapi,
 };
 
 /// Media type prefix of server-side apply patches.
@@ -54,6 +54,9 @@ async fn respond(request: HttpRequest, payload: Payload) -> HttpResponse {
         return HttpResponse::InternalServerError().finish();
     };
     let context = Context::new(&request, &worker);
+    if let Some(answer) = cors::answer(&request, &context) {
+        return answer;
+    }
     let sample = Sample::begin(worker.backend.clock.moment());
     let result = match deadline::limit(worker.shared.limits.request_timeout, &request) {
         Ok(limit) => {

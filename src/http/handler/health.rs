@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use actix::Addr;
 use actix_web::HttpResponse;
@@ -14,6 +15,7 @@ use pilothouse_actors::throttle::Throttle;
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::query::Query;
 use pilothouse_encryption::HealthCheck as KmsCheck;
+use pilothouse_types::clock::{Clock, Moment};
 use pilothouse_types::object::TypeName;
 use tokio::sync::watch;
 
@@ -40,6 +42,8 @@ pub struct Health {
     pub started: AtomicBool,
     /// Set when shutdown begins.
     pub stopping: AtomicBool,
+    /// While the start may take so long, /livez takes it for complete.
+    pub livez_grace: Grace,
     /// The controllers that are down, with the reasons; `None` if none is enabled.
     pub controllers: Option<watch::Receiver<BTreeMap<&'static str, String>>>,
     /// Knows which objects cannot be read although something depends on them.
@@ -82,6 +86,24 @@ impl Health {
             Some(reason) => Err(reason),
             None => probe.check().await,
         }
+    }
+}
+
+/// A time that begins with the server.
+#[derive(Clone, Copy, Debug)]
+pub struct Grace {
+    begun: Moment,
+    length: Duration,
+}
+
+impl Grace {
+    /// It begins now.
+    pub fn new(clock: &Clock, length: Duration) -> Grace {
+        Grace { begun: clock.moment(), length }
+    }
+
+    fn lasts(self, clock: &Clock) -> bool {
+        clock.elapsed(self.begun) < self.length
     }
 }
 
@@ -137,6 +159,20 @@ impl Check {
             Check::Space => "storage-space",
             Check::Decryption => "storage-decryption",
             Check::Shutdown => "shutdown",
+        }
+    }
+
+    /// Whether it fails only because the start is not complete.
+    fn is_of_start(self) -> bool {
+        matches!(self, Check::Hook(_) | Check::Catalog)
+    }
+
+    /// Runs it for one of the health paths.
+    async fn run_for(self, endpoint: &str, worker: &Worker) -> Result<(), String> {
+        let grace = worker.shared.health.livez_grace;
+        match endpoint == "livez" && self.is_of_start() && grace.lasts(&worker.backend.clock) {
+            true => Ok(()),
+            false => self.run(worker).await,
         }
     }
 
@@ -279,7 +315,7 @@ pub async fn respond(worker: &Worker, path: &str, query: &Query<'_>) -> Option<H
     let Some(check) = checks.iter().find(|check| check.name(&worker.shared.health) == rest) else {
         return Some(page_not_found());
     };
-    Some(match check.run(worker).await {
+    Some(match check.run_for(endpoint, worker).await {
         // Only an error of a single check has the headers of one.
         Ok(()) => HttpResponse::Ok().content_type(PLAIN_TEXT).body("ok"),
         Err(error) => plain(500, format!("internal server error: {error}\n")),
@@ -338,7 +374,7 @@ async fn run_checks(worker: &Worker, endpoint: &str, checks: &[Check], query: &Q
             lines.push_str(&format!("[+]{name} excluded: ok\n"));
             continue;
         }
-        let result = check.run(worker).await;
+        let result = check.run_for(endpoint, worker).await;
         worker.shared.metrics.slis.count_check(name, endpoint, result.is_ok());
         match result {
             Ok(()) => match check.warning(&worker.shared.health) {
@@ -373,6 +409,8 @@ async fn run_checks(worker: &Worker, endpoint: &str, checks: &[Check], query: &Q
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_types::clock::Timestamp;
+
     use super::*;
 
     #[test]
@@ -384,6 +422,16 @@ mod tests {
         let expected = "event-expiry lost its informer and waits to be restarted, \
                     namespace-controller panicked and waits to be restarted";
         assert_eq!(check_controllers(&down), Err(expected.to_owned()));
+    }
+
+    #[test]
+    fn grace_ends_with_its_time() {
+        let clock = Clock::manual(Timestamp(1));
+        let grace = Grace::new(&clock, Duration::from_secs(5));
+        clock.advance(Duration::from_secs(4));
+        assert!(grace.lasts(&clock));
+        clock.advance(Duration::from_secs(1));
+        assert!(!grace.lasts(&clock) && !Grace::new(&clock, Duration::ZERO).lasts(&clock));
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use actix_web::HttpResponse;
-use actix_web::http::header;
+use actix_web::http::StatusCode;
+use actix_web::http::header::{self, HeaderValue};
+use bytes::Bytes;
 use futures::future::join_all;
 use pilothouse_actors::directory::Types;
 use pilothouse_actors::permit::Permit;
@@ -11,6 +13,7 @@ use pilothouse_actors::store::Freshness;
 use pilothouse_api::custom::definition::resource_of_store;
 use pilothouse_apimachinery::status::Result;
 
+use super::gzip;
 use super::render::{Context, plain};
 use super::worker::Worker;
 use crate::flowcontrol::RequestLimiter;
@@ -75,14 +78,20 @@ pub async fn page(worker: &Worker, context: &Context) -> Result<HttpResponse> {
     }
     measure_etcd(worker).await;
     // As large as the last one, about: it grows with the resources that exist.
-    let text = match metrics.page_bytes() > HEAVY_METRICS_BYTES {
+    let is_packed = context.accepts_gzip();
+    let text = match is_packed || metrics.page_bytes() > HEAVY_METRICS_BYTES {
         true => {
             let metrics = metrics.clone();
-            context.compute_heavy(move || metrics.text()).await?
+            let pack = move |text: Vec<u8>| if is_packed { gzip::compress(&text) } else { text.into() };
+            context.compute_heavy(move || metrics.text().map(pack)).await?
         }
-        false => metrics.text(),
+        false => metrics.text().map(Bytes::from),
     };
-    Ok(respond(text))
+    let mut response = respond(text);
+    if is_packed && response.status() == StatusCode::OK {
+        response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    Ok(response)
 }
 
 /// Asks etcd for the sizes of its databases, if objects are there.
@@ -97,10 +106,10 @@ async fn measure_etcd(worker: &Worker) {
 
 /// The page of health check metrics.
 pub fn slis(worker: &Worker) -> HttpResponse {
-    respond(worker.shared.metrics.slis.text())
+    respond(worker.shared.metrics.slis.text().map(Bytes::from))
 }
 
-fn respond(text: std::result::Result<Vec<u8>, prometheus::Error>) -> HttpResponse {
+fn respond(text: std::result::Result<Bytes, prometheus::Error>) -> HttpResponse {
     match text {
         Ok(text) => HttpResponse::Ok().insert_header((header::CONTENT_TYPE, TEXT)).body(text),
         Err(error) => {

@@ -32,6 +32,7 @@ use crate::registry::{Backend, Warnings};
 use crate::verbs::listing::Listing;
 use crate::verbs::{Reply, Success};
 
+use super::cors;
 use super::gzip::{self, Gzip};
 use super::streamed_body::StreamedBody;
 use super::worker::Worker;
@@ -62,6 +63,8 @@ pub struct Context {
     is_read: bool,
     pretty: bool,
     gzip: bool,
+    /// The page that has sent the request, if it is one of an allowed origin.
+    origin: Option<HeaderValue>,
 }
 
 impl Context {
@@ -88,6 +91,7 @@ impl Context {
             pretty: wants_pretty(request),
             gzip: worker.shared.responses.encoding.gzip
                 && gzip::is_accepted(text(headers, header::ACCEPT_ENCODING)),
+            origin: cors::origin(&worker.shared.responses.allowed_origins, headers),
         }
     }
 
@@ -100,6 +104,16 @@ impl Context {
     pub fn allow_cbor(&self) {
         self.cbor_allowed.set(true);
         self.offer.set(OfferedEncodings::objects(self.worker.shared.responses.encoding.cbor));
+    }
+
+    /// Whether the client takes compressed responses.
+    pub fn accepts_gzip(&self) -> bool {
+        self.gzip
+    }
+
+    /// The origin of the page that has sent the request, if it may read the response.
+    pub fn origin(&self) -> Option<&HeaderValue> {
+        self.origin.as_ref()
     }
 
     /// The audit trail, if the request is audited.
@@ -187,6 +201,9 @@ impl Context {
         }
         if let Some(directives) = &self.worker.shared.responses.transport_security {
             headers.insert(header::STRICT_TRANSPORT_SECURITY, directives.clone());
+        }
+        if let Some(origin) = &self.origin {
+            cors::allow(headers, origin);
         }
         if !headers.contains_key(header::CACHE_CONTROL) {
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));

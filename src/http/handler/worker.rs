@@ -20,6 +20,7 @@ use crate::audit::Audit;
 use crate::auth::front_proxy::Headers;
 use crate::auth::service_account::metadata::Metadata;
 use crate::backups::Backups;
+use crate::config::allowed_origin::AllowedOrigin;
 use crate::flowcontrol::RequestLimiter;
 use crate::flowcontrol::heavy_pool::HeavyPool;
 use crate::flowcontrol::heavy_pool::costly_calls::CostlyCalls;
@@ -129,6 +130,8 @@ pub struct ResponseSettings {
     pub encoding: Encodings,
     /// The Strict-Transport-Security header.
     pub transport_security: Option<HeaderValue>,
+    /// The origins whose pages in browsers may call.
+    pub allowed_origins: Vec<AllowedOrigin>,
 }
 
 /// Documents about this server.

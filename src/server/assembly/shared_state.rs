@@ -34,7 +34,7 @@ use crate::http::drain::Drain;
 use crate::http::handler::connect::ConnectDeps;
 use crate::http::handler::connect::aggregated::Aggregation;
 use crate::http::handler::debug_pages::{self, DebugPages};
-use crate::http::handler::health::{Health, OptionalParts};
+use crate::http::handler::health::{Grace, Health, OptionalParts};
 use crate::http::handler::merged_discovery::MergedDocuments;
 use crate::http::handler::openapi::OpenApi;
 use crate::http::handler::storage_probe::StorageProbe;
@@ -114,13 +114,7 @@ pub(super) async fn shared(
     let connect = connect(context, memory)?;
     let to_endpoints = config.aggregation.enable_aggregator_routing;
     let extensions = Extensions::open(indexes, connect.upstream.clone(), to_endpoints).await;
-    let encoding = Encodings {
-        cbor: gates.enabled(CBOR_SERVING_AND_STORAGE),
-        gzip: gates.enabled(API_RESPONSE_COMPRESSION),
-    };
     let openapi = OpenApi::new(Vec::new(), openapi_contents(&gates));
-    let transport_security = worker::transport_security(&config.serving.strict_transport_security_directives)
-        .map_err(|error| StartError::flag("--strict-transport-security-directives")(&error))?;
     Ok(Shared {
         served_definitions: ServedRevision::default(),
         served: ArcSwap::from_pointee(Served::new(catalog, context.address.to_string().into(), openapi)),
@@ -142,7 +136,7 @@ pub(super) async fn shared(
             anonymous_paths: auth.openid.anonymous_paths(),
             closes_unauthenticated: gates.enabled(UNAUTHENTICATED_HTTP2_DOS_MITIGATION),
         },
-        responses: ResponseSettings { encoding, transport_security },
+        responses: responses(config, &gates)?,
         documents: ServerDocuments {
             release: config.api.release.clone(),
             token_metadata,
@@ -196,6 +190,7 @@ fn health(
         fatal: storage.fatal.clone(),
         started: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
+        livez_grace: Grace::new(&context.clock, context.config.lifecycle.livez_grace_period),
         controllers: controllers.is_enabled().then(|| controllers.down()),
         indexes: indexes.clone(),
         space: storage.space.clone(),
@@ -226,7 +221,19 @@ async fn limiter(
     flow_controller.map(RequestLimiter::Fair).map_err(|error| StartError::store(&error))
 }
 
-/// Makes the connections to kubelets, pods and services.
+/// The form of responses.
+fn responses(config: &Config, gates: &FeatureGates) -> Result<ResponseSettings, StartError> {
+    let encoding = Encodings {
+        cbor: gates.enabled(CBOR_SERVING_AND_STORAGE),
+        gzip: gates.enabled(API_RESPONSE_COMPRESSION),
+    };
+    let transport_security = worker::transport_security(&config.serving.strict_transport_security_directives)
+        .map_err(|error| StartError::flag("--strict-transport-security-directives")(&error))?;
+    let allowed_origins = config.serving.cors_allowed_origins.clone();
+    Ok(ResponseSettings { encoding, transport_security, allowed_origins })
+}
+
+/// Who may make a backup now.
 fn backups(storage: &Storage, etcd_logs: &[EtcdLog]) -> Backups {
     let reason = if etcd_logs.is_empty() { NoBackup::InMemory } else { NoBackup::InEtcd };
     Backups::new(storage.backup.clone().ok_or(reason), env!("CARGO_PKG_VERSION").to_owned())
@@ -237,6 +244,7 @@ fn usage(context: &StartContext, memory: &MemoryBudgets, etcd_logs: &[EtcdLog]) 
     Usage { memory, connections, etcd: etcd_logs.to_vec() }
 }
 
+/// Makes the connections to kubelets, pods and services.
 fn connect(context: &StartContext, memory: &MemoryBudgets) -> Result<ConnectDeps, StartError> {
     let config = &context.config;
     let part_error =
