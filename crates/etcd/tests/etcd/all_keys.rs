@@ -13,6 +13,9 @@ use crate::support::{PATIENCE, keys, put};
 /// More than all watches have that are open at a time, and no whole number of them.
 const REVISIONS: i64 = CATCH_UP_REVISIONS * (CATCH_UP_WATCHES as i64 + 1) + 7;
 
+/// More than one watch has, and no whole number of them.
+const FEW_REVISIONS: i64 = CATCH_UP_REVISIONS * 2 + 7;
+
 /// A member that does not sync: many revisions are written.
 async fn member() -> Cluster {
     let flags = vec!["--unsafe-no-fsync".to_owned()];
@@ -67,10 +70,10 @@ async fn watch_catches_up_while_connections_fail() {
     let proxy = Proxy::start(cluster.members[0].port).await;
     let client = Client::new(cluster.settings_for([proxy.url()]), Handle::current()).unwrap();
     let first = put(&direct, "first", "1").await;
-    write(&direct, REVISIONS).await;
+    write(&direct, FEW_REVISIONS).await;
     let mut watch = client.watch_all_keys(first);
     let mut expected = first;
-    while expected <= first + REVISIONS {
+    while expected <= first + FEW_REVISIONS {
         match next(&mut watch).await.unwrap() {
             WatchItem::Revision(events) => {
                 assert_eq!(events.revision, expected);
@@ -99,8 +102,8 @@ async fn watch_that_falls_far_behind_catches_up_once_more() {
     let mut watch = client.watch_all_keys(first);
     read_through(&mut watch, first, first).await;
     proxy.cut();
-    write(&direct, REVISIONS).await;
-    read_through(&mut watch, first + 1, first + REVISIONS).await;
+    write(&direct, FEW_REVISIONS).await;
+    read_through(&mut watch, first + 1, first + FEW_REVISIONS).await;
 }
 
 #[tokio::test]
