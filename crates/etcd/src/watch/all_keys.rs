@@ -4,6 +4,7 @@
 //! at the same time. So whoever is far behind has several of them, and reads one after the other.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
@@ -19,6 +20,8 @@ use crate::messages::WatchCreateRequest;
 /// is.
 pub struct AllKeysWatch {
     client: Client,
+    /// That of all its watches, once one of them is connected.
+    cluster_id: Arc<OnceLock<u64>>,
     current: Leg,
     /// Those that come after it. All but the last one have an end.
     ahead: VecDeque<Leg>,
@@ -40,9 +43,10 @@ struct Leg {
 impl Client {
     /// Begins a watch of all keys at a revision.
     pub fn watch_all_keys(&self, first: i64) -> AllKeysWatch {
-        let current = Leg::open(self, first, None);
+        let (client, cluster_id) = (self.clone(), Arc::default());
+        let current = Leg::open(self, &cluster_id, first, None);
         let (ahead, newest) = (VecDeque::new(), 0);
-        AllKeysWatch { client: self.clone(), current, ahead, next: first, newest, is_connected: false }
+        AllKeysWatch { client, cluster_id, current, ahead, next: first, newest, is_connected: false }
     }
 }
 
@@ -110,20 +114,21 @@ impl AllKeysWatch {
         while self.ahead.len() + 1 < CATCH_UP_WATCHES
             && let Some(last) = self.ahead.back().unwrap_or(&self.current).last
         {
-            let first = last + 1;
-            self.ahead.push_back(Leg::open(&self.client, first, last_of_leg(first, self.newest)));
+            let (first, cluster_id) = (last + 1, &self.cluster_id);
+            let leg = Leg::open(&self.client, cluster_id, first, last_of_leg(first, self.newest));
+            self.ahead.push_back(leg);
         }
     }
 }
 
 impl Leg {
-    fn open(client: &Client, first: i64, last: Option<i64>) -> Leg {
+    fn open(client: &Client, cluster_id: &Arc<OnceLock<u64>>, first: i64, last: Option<i64>) -> Leg {
         // From the first possible key to the end: an empty range end would be one key, and a zero byte stands for all.
         let request = WatchCreateRequest {
             range_end: Bytes::from_static(b"\0"),
             ..WatchCreateRequest::key(Bytes::from_static(b"\0"), first)
         };
-        Leg { watch: client.resumable_watch_until(request, last), last }
+        Leg { watch: client.resumable_watch_until(request, last, Arc::clone(cluster_id)), last }
     }
 }
 

@@ -1,6 +1,7 @@
 //! A watch that goes on at another member when its connection fails: without gap, repetition or reordering, or with an error.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -52,14 +53,16 @@ impl Client {
     /// Begins a watch that resumes, at the revision of the request or, if it has none, after the newest one. It connects and decodes
     /// on the runtime of the connections, a few responses ahead of its reader.
     pub fn resumable_watch(&self, request: WatchCreateRequest) -> ResumableWatch {
-        self.resumable_watch_until(request, None)
+        self.resumable_watch_until(request, None, Arc::default())
     }
 
-    /// The same up to a revision. What comes after it may be missing, and whoever reads on finds that the watch has ended.
+    /// The same up to a revision. What comes after it may be missing, and whoever reads on finds that the watch has ended. Watches with
+    /// one `cluster_id` must have the same cluster.
     pub(super) fn resumable_watch_until(
         &self,
         request: WatchCreateRequest,
         last: Option<i64>,
+        cluster_id: Arc<OnceLock<u64>>,
     ) -> ResumableWatch {
         let (sender, items) = mpsc::channel(WATCH_RESPONSES);
         let position = Some(request.start_revision.saturating_sub(1)).filter(|position| *position >= 0);
@@ -68,7 +71,7 @@ impl Client {
             request,
             position,
             last,
-            cluster_id: None,
+            cluster_id,
             first: None,
             backoff: Backoff::new(),
             sender,
@@ -142,7 +145,7 @@ struct Follower {
     /// The last revision that the reader wants; `None` if there is none.
     last: Option<i64>,
     /// The cluster that answered first.
-    cluster_id: Option<u64>,
+    cluster_id: Arc<OnceLock<u64>>,
     /// The member that is tried first.
     first: Option<usize>,
     backoff: Backoff,
@@ -233,8 +236,8 @@ impl Follower {
         response.header.ok_or_else(|| attempt.invalid("it has no revision"))
     }
 
-    fn check_cluster(&mut self, endpoint: &str, header: &ResponseHeader) -> Result<(), Error> {
-        let expected = *self.cluster_id.get_or_insert(header.cluster_id);
+    fn check_cluster(&self, endpoint: &str, header: &ResponseHeader) -> Result<(), Error> {
+        let expected = *self.cluster_id.get_or_init(|| header.cluster_id);
         match expected == header.cluster_id {
             true => Ok(()),
             false => Err(Error::ClusterChanged {

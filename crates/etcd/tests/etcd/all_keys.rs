@@ -22,6 +22,13 @@ async fn member() -> Cluster {
     Cluster::start(Options { flags, ..Options::default() }).await
 }
 
+/// A client whose connections can be cut.
+async fn client_behind_proxy(cluster: &Cluster) -> (Client, Proxy) {
+    let proxy = Proxy::start(cluster.members[0].port).await;
+    let settings = cluster.settings_for([proxy.url()]);
+    (Client::new(settings, Handle::current()).unwrap(), proxy)
+}
+
 /// Writes some revisions.
 async fn write(client: &Client, count: i64) {
     let write = async |number: i64| {
@@ -67,8 +74,7 @@ async fn watch_that_is_far_behind_has_every_revision_once_and_goes_on() {
 async fn watch_catches_up_while_connections_fail() {
     let cluster = member().await;
     let direct = cluster.client();
-    let proxy = Proxy::start(cluster.members[0].port).await;
-    let client = Client::new(cluster.settings_for([proxy.url()]), Handle::current()).unwrap();
+    let (client, proxy) = client_behind_proxy(&cluster).await;
     let first = put(&direct, "first", "1").await;
     write(&direct, FEW_REVISIONS).await;
     let mut watch = client.watch_all_keys(first);
@@ -96,8 +102,7 @@ async fn watch_catches_up_while_connections_fail() {
 async fn watch_that_falls_far_behind_catches_up_once_more() {
     let cluster = member().await;
     let direct = cluster.client();
-    let proxy = Proxy::start(cluster.members[0].port).await;
-    let client = Client::new(cluster.settings_for([proxy.url()]), Handle::current()).unwrap();
+    let (client, proxy) = client_behind_proxy(&cluster).await;
     let first = put(&direct, "first", "1").await;
     let mut watch = client.watch_all_keys(first);
     read_through(&mut watch, first, first).await;
