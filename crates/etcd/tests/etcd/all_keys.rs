@@ -1,12 +1,14 @@
 //! The watch of all keys.
 
+use std::time::Duration;
+
 use futures::stream::{self, StreamExt as _};
 use pilothouse_etcd::limits::{CATCH_UP_REVISIONS, CATCH_UP_WATCHES};
 use pilothouse_etcd::messages::CompactionRequest;
-use pilothouse_etcd::testing::{Cluster, Options, Proxy};
+use pilothouse_etcd::testing::{Cluster, Flow, Options, Proxy};
 use pilothouse_etcd::{AllKeysWatch, Client, Error, WatchItem};
 use tokio::runtime::Handle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::support::{PATIENCE, keys, put};
 
@@ -96,6 +98,30 @@ async fn watch_catches_up_while_connections_fail() {
     while !matches!(next(&mut watch).await.unwrap(), WatchItem::Disconnected(_)) {}
     let live = put(&direct, "live", "1").await;
     read_through(&mut watch, live, live).await;
+}
+
+#[tokio::test]
+async fn watch_that_catches_up_stays_with_its_cluster() {
+    let (cluster, other) = (member().await, member().await);
+    let (old, new) = (Proxy::start(cluster.members[0].port).await, Proxy::start(other.members[0].port).await);
+    let (here, there) = (cluster.client(), other.client());
+    let first = put(&here, "first", "1").await;
+    tokio::join!(write(&here, REVISIONS), write(&there, REVISIONS + 1));
+    let client = Client::new(cluster.settings_for([old.url(), new.url()]), Handle::current()).unwrap();
+    let mut watch = client.watch_all_keys(first);
+    read_through(&mut watch, first, first).await;
+    // The parts that are open may get all of theirs. Those that follow begin when the first one is read.
+    sleep(Duration::from_secs(1)).await;
+    old.set_flow(Flow::Nothing);
+    old.cut();
+    let error = loop {
+        match next(&mut watch).await {
+            Ok(WatchItem::Revision(events)) => assert!(events.revision < first + REVISIONS),
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, Error::ClusterChanged { .. }), "{error}");
 }
 
 #[tokio::test]
