@@ -80,6 +80,10 @@ pub const ARCHIVE_READ_BYTES: usize = SESSION_BYTES;
 pub const ARCHIVE_READS_CACHED: usize = 2;
 /// Concurrent reads from the log: enough for a disk, few enough that many late watches do not take all threads.
 pub const ARCHIVE_READERS: usize = 2;
+/// Concurrent reads of older states of a type from a shared log. Each reads all objects of the type.
+pub const PAST_READERS: usize = 2;
+/// Objects of such a state that are taken over in one turn of a thread.
+pub const PAST_OBJECTS_PER_TURN: usize = 512;
 /// Snapshots at older revisions that one type keeps for chunked lists.
 pub const CHECKPOINTS: usize = 16;
 /// Bytes of objects that such snapshots may hold besides the window.

@@ -1,4 +1,5 @@
-//! The state of a type at an older revision, computed from a newer one and the events in between.
+//! The state of a type at an older revision, computed from a newer one and the events in between. Where these are gone, a shared log
+//! may still know the state itself.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,8 +7,10 @@ use std::sync::Arc;
 use pilothouse_types::object::{Key, Object, Revision};
 
 use crate::archive::ArchiveError;
+use crate::checkpoints::Origin;
 use crate::event::Event;
 use crate::limits::EXPIRE_PER_TURN;
+use crate::shared_log::{PastError, SharedLogError};
 use crate::snapshot::Snapshot;
 use crate::store::Position;
 use crate::window::Read;
@@ -21,6 +24,8 @@ pub enum PointInTimeError {
     TooLarge,
     /// The log cannot be read.
     Broken(String),
+    /// The log does not answer for now.
+    Unavailable(SharedLogError),
 }
 
 impl From<ArchiveError> for PointInTimeError {
@@ -32,18 +37,54 @@ impl From<ArchiveError> for PointInTimeError {
     }
 }
 
-/// The state at `revision`. `reserve` is called with the bytes of each batch read from disk, and returns whether memory allows to
-/// keep it.
-///
-/// The state of an object at a revision is the one that its first later event superseded. So one walk forward to the nearest
-/// known state finds all differences.
+impl From<PastError> for PointInTimeError {
+    fn from(error: PastError) -> PointInTimeError {
+        match error {
+            PastError::Compacted => PointInTimeError::Gone,
+            PastError::Log(error) => PointInTimeError::Unavailable(error),
+        }
+    }
+}
+
+/// The state at `revision`. `reserve` is called with the bytes of each batch that was not in memory, and returns whether memory allows
+/// to keep it.
 pub async fn snapshot_at(
     position: &Position,
     revision: Revision,
     mut reserve: impl FnMut(usize) -> bool,
 ) -> Result<Snapshot, PointInTimeError> {
+    let Position { window, snapshot: current, past, now, .. } = position;
+    if revision > current.revision {
+        return Err(PointInTimeError::Gone);
+    }
+    if let Some(checkpoint) = window.checkpoints().at(revision) {
+        return Ok(checkpoint);
+    }
+    let past = match (from_history(position, revision, &mut reserve).await, past) {
+        (Err(PointInTimeError::Gone), Some(past)) => past,
+        (result, _) => return result,
+    };
+    let mut bytes = 0;
+    let count = |part: usize| {
+        bytes += part;
+        reserve(part)
+    };
+    let state = past.snapshot_at(current, revision, count).await?.ok_or(PointInTimeError::TooLarge)?;
+    window.checkpoints().keep(state.clone(), Origin::SharedLog { bytes, read_at: *now });
+    Ok(state)
+}
+
+/// The state as the window and the archive know it.
+///
+/// The state of an object at a revision is the one that its first later event superseded. So one walk forward to the nearest
+/// known state finds all differences.
+async fn from_history(
+    position: &Position,
+    revision: Revision,
+    reserve: &mut impl FnMut(usize) -> bool,
+) -> Result<Snapshot, PointInTimeError> {
     let Position { window, snapshot: current, .. } = position;
-    if revision > current.revision || window.gap_around(revision).is_some() {
+    if window.gap_around(revision).is_some() {
         return Err(PointInTimeError::Gone);
     }
     let checkpoint = window.checkpoints().nearest(revision).filter(|state| state.revision < current.revision);
@@ -89,7 +130,7 @@ pub async fn snapshot_at(
     }
     let state = Snapshot { revision, objects, written: Arc::clone(&current.written) };
     if revision < current.revision {
-        window.checkpoints().keep(state.clone(), archived_bytes);
+        window.checkpoints().keep(state.clone(), archived_bytes.map_or(Origin::Window, Origin::Archive));
     }
     Ok(state)
 }

@@ -9,6 +9,7 @@ pub mod decoding;
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
 pub mod messages;
+pub mod past;
 pub mod scope;
 pub mod type_changes;
 
@@ -33,6 +34,13 @@ pub trait SharedLog: Send + Sync + 'static {
 
     /// Reads all objects of one type at one revision.
     fn load_type(&self, type_name: &TypeName) -> BoxFuture<'static, Result<Loaded, SharedLogError>>;
+
+    /// Reads all objects of one type as they were at a revision that this server has seen, in parts of bounded size.
+    fn load_type_at(
+        &self,
+        type_name: &TypeName,
+        revision: Revision,
+    ) -> BoxStream<'static, Result<Vec<SharedEntry>, PastError>>;
 
     /// The changes after a revision, in order, without a gap or a repetition. The stream ends after an error. What can be repaired by
     /// connecting again, perhaps to another member, is no error.
@@ -194,6 +202,17 @@ pub enum SharedLogError {
     /// The object is larger than it accepts.
     #[error("the object is larger than the shared log accepts")]
     TooLarge,
+}
+
+/// Why a log does not tell how something was at a revision.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PastError {
+    /// It does not know any more.
+    #[error("the revision was compacted")]
+    Compacted,
+    /// It does not answer.
+    #[error(transparent)]
+    Log(#[from] SharedLogError),
 }
 
 /// Why a log cannot be followed any further.

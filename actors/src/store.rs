@@ -42,6 +42,7 @@ use crate::log_time::LogClock;
 use crate::notifier::ChangeNotifiers;
 use crate::permit::Permit;
 use crate::recover::State;
+use crate::shared_log::past::PastReader;
 use crate::space::Space;
 use crate::trim_queue::TrimQueue;
 use crate::write_limiter::WriteLimiter;
@@ -168,13 +169,17 @@ impl Store {
         ctx: &Context<Store>,
     ) -> Store {
         let State { snapshot, window, last, rollbacks } = state;
-        let order = match source {
+        let (order, past) = match source {
             OrderSource::Log(committer) => {
-                Order::Log(LogOrder::new(last, rollbacks, committer, ctx.address().recipient()))
+                (Order::Log(LogOrder::new(last, rollbacks, committer, ctx.address().recipient())), None)
             }
-            OrderSource::Shared(source) => Order::Shared(SharedOrder::new(source, ctx.address())),
+            OrderSource::Shared(source) => {
+                let past = PastReader::new(Arc::clone(&source.log), type_name.clone());
+                (Order::Shared(SharedOrder::new(source, ctx.address())), Some(past))
+            }
         };
-        Store { state: TypeState { type_name, snapshot, window, deps }, order, turns: WriteTurns::default() }
+        let state = TypeState { type_name, snapshot, window, past, deps };
+        Store { state, order, turns: WriteTurns::default() }
     }
 
     /// Accepts a write, or refuses it at once. `turn`: the turn in which it was made, if any.

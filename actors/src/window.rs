@@ -299,6 +299,7 @@ impl Window {
             self.archive_reader.iter().for_each(ArchiveReader::clear_cache);
         }
         self.checkpoints.forget_before(inner.memory_floor, inner.floor);
+        self.checkpoints.forget_read_before(horizon);
         dropped
     }
 

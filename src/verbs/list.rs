@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use pilothouse_actors::checkpoints::Origin;
 use pilothouse_actors::point_in_time::{PointInTimeError, snapshot_at};
 use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_actors::store::{Freshness, Position};
@@ -10,6 +11,7 @@ use pilothouse_api::select;
 use pilothouse_apimachinery::options::{self, ListOptions, VersionMatch};
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_types::clock::Timestamp;
+use pilothouse_types::error::StoreError;
 use pilothouse_types::filter::Filter;
 use pilothouse_types::memory::{OutOfMemory, Reservation};
 use pilothouse_types::object::Revision;
@@ -42,7 +44,7 @@ pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> VerbResult {
     let revision = snapshot.revision;
     if page.next.is_some() && revision == position.snapshot.revision {
         // Keeps this snapshot for the next chunk. An older state is already kept where it was restored, if it is small enough.
-        position.window.checkpoints().keep(snapshot, None);
+        position.window.checkpoints().keep(snapshot, Origin::Window);
     }
     let listing = Listing::page(backend, call, revision, page, filter.is_selective(), reservations).await?;
     Ok(Reply::List(listing))
@@ -148,7 +150,7 @@ pub(super) async fn choose_state(
         let state = if token.is_expired(now, position.history) {
             None
         } else {
-            state_at_revision(backend, position, revision).await?
+            state_at_revision(backend, call, position, revision).await?
         };
         return match state {
             Some(state) => Ok(ListState { start: Start::from_token(token, now), ..state }),
@@ -164,7 +166,7 @@ pub(super) async fn choose_state(
     if !is_exact {
         return Ok(ListState::current(position.snapshot, now));
     }
-    state_at_revision(backend, &position, requested).await?.ok_or_else(Status::list_expired)
+    state_at_revision(backend, call, &position, requested).await?.ok_or_else(Status::list_expired)
 }
 
 /// The current state, at a later revision than the expired one: clients take two lists of one resourceVersion for one list. If
@@ -189,6 +191,7 @@ async fn current_after(
 /// The state at an older revision; `None` if it is compacted. Its memory counts against the list budget.
 async fn state_at_revision(
     backend: &Backend,
+    call: &Call<'_>,
     position: &Position,
     revision: u64,
 ) -> Result<Option<ListState>> {
@@ -212,6 +215,9 @@ async fn state_at_revision(
         Err(PointInTimeError::Gone) => Ok(None),
         Err(PointInTimeError::TooLarge) => {
             out_of_memory.map_or(Ok(None), |error: OutOfMemory| Err(error.into()))
+        }
+        Err(PointInTimeError::Unavailable(error)) => {
+            Err(Status::from_store(&StoreError::from(error), call.group_resource(), ""))
         }
         Err(PointInTimeError::Broken(error)) => {
             tracing::error!(%error, "an older state cannot be restored");

@@ -67,7 +67,8 @@ pub async fn decode_entries(log: &dyn SharedLog, entries: Vec<SharedEntry>) -> V
     parts.into_iter().flatten().collect()
 }
 
-fn object(key: Key, revision: Revision, decoded: Result<Decoded, UnreadableReason>) -> Object {
+/// The object of a value.
+pub(super) fn object(key: Key, revision: Revision, decoded: Result<Decoded, UnreadableReason>) -> Object {
     match decoded {
         Ok(Decoded { draft, key_id }) => Object::new(draft, revision).with_encryption(key_id),
         Err(reason) => Object::unreadable(key, revision, reason),

@@ -13,8 +13,8 @@ use pilothouse_types::object::{Draft, Key, Revision, TypeName, UnreadableReason}
 use tokio::sync::watch;
 
 use super::{
-    ChangeBatch, Decoded, FollowError, Followed, Loaded, Proposal, ProposalOutcome, ProposedChange,
-    SharedChange, SharedEntry, SharedLog, SharedLogError,
+    ChangeBatch, Decoded, FollowError, Followed, Loaded, PastError, Proposal, ProposalOutcome,
+    ProposedChange, SharedChange, SharedEntry, SharedLog, SharedLogError,
 };
 
 /// Makes an object of a value.
@@ -143,8 +143,14 @@ impl Content {
 
     /// The state at the oldest revision from which all changes are known.
     fn past(&self) -> Loaded {
+        let revision = self.compacted.max(Revision::FIRST);
+        Loaded { revision, entries: self.entries_at(revision) }
+    }
+
+    /// The entries at a revision.
+    fn entries_at(&self, at: Revision) -> Vec<SharedEntry> {
         let mut entries: BTreeMap<(&TypeName, &Key), SharedEntry> = BTreeMap::new();
-        for change in self.history.iter().take_while(|change| change.revision <= self.compacted) {
+        for change in self.history.iter().take_while(|change| change.revision <= at) {
             let place = (&change.type_name, &change.key);
             let Some(value) = change.value.clone() else {
                 entries.remove(&place);
@@ -154,7 +160,7 @@ impl Content {
             let (type_name, key, revision) = (change.type_name.clone(), change.key.clone(), change.revision);
             entries.insert(place, SharedEntry { type_name, key, revision, created, value });
         }
-        Loaded { revision: self.compacted.max(Revision::FIRST), entries: entries.into_values().collect() }
+        entries.into_values().collect()
     }
 
     /// The changes after a revision, about as many.
@@ -269,6 +275,24 @@ impl SharedLog for Member {
             Ok(loaded)
         }
         .boxed()
+    }
+
+    fn load_type_at(
+        &self,
+        type_name: &TypeName,
+        revision: Revision,
+    ) -> BoxStream<'static, Result<Vec<SharedEntry>, PastError>> {
+        let content = self.log.content.lock();
+        let mut entries = match self.check() {
+            Ok(()) if revision < content.compacted => {
+                return stream::iter([Err(PastError::Compacted)]).boxed();
+            }
+            Ok(()) => content.entries_at(revision),
+            Err(error) => return stream::iter([Err(error.into())]).boxed(),
+        };
+        entries.retain(|entry| entry.type_name == *type_name);
+        let parts: Vec<_> = entries.chunks(BATCH_CHANGES).map(|part| Ok(part.to_vec())).collect();
+        stream::iter(parts).boxed()
     }
 
     fn follow(&self, after: Revision) -> BoxStream<'static, Result<Followed, FollowError>> {

@@ -162,8 +162,9 @@ impl Handler<OpenWatch> for Store {
 
     fn handle(&mut self, OpenWatch { freshness, permit }: OpenWatch, _: &mut Self::Context) -> Self::Result {
         self.read(freshness, permit, |state| {
-            let (window, snapshot) = (Arc::clone(&state.window), state.snapshot.clone());
-            Ok(Position { window, snapshot, history: state.deps.history, now: state.deps.clock.now() })
+            let (window, snapshot, past) =
+                (Arc::clone(&state.window), state.snapshot.clone(), state.past.clone());
+            Ok(Position { window, snapshot, past, history: state.deps.history, now: state.deps.clock.now() })
         })
     }
 }

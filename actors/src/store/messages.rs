@@ -10,6 +10,7 @@ use pilothouse_types::object::{Draft, Key, Object, Revision, StoredDraft};
 use crate::log_time::LogTime;
 use crate::permit::Permit;
 use crate::recover::State;
+use crate::shared_log::past::PastReader;
 use crate::snapshot::Snapshot;
 use crate::store::write_turns::WriteTurn;
 use crate::window::Window;
@@ -140,6 +141,8 @@ pub struct Position {
     pub window: Arc<Window>,
     /// The current state.
     pub snapshot: Snapshot,
+    /// What knows states from before it; `None` if the log is this server's own.
+    pub past: Option<PastReader>,
     /// How long that history is.
     pub history: Duration,
     /// The present time of the log.

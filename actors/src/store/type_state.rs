@@ -8,6 +8,7 @@ use super::{Freshness, StoreDeps};
 use crate::event::{Change, Event, EventStub};
 use crate::limits::EXPIRE_PER_TURN;
 use crate::log_time::LogTime;
+use crate::shared_log::past::PastReader;
 use crate::snapshot::Snapshot;
 use crate::trim_queue::freed_by;
 use crate::window::Window;
@@ -17,6 +18,8 @@ pub(super) struct TypeState {
     pub(super) type_name: TypeName,
     pub(super) snapshot: Snapshot,
     pub(super) window: Arc<Window>,
+    /// Reads states from before the window; `None` if the log is this server's own.
+    pub(super) past: Option<PastReader>,
     pub(super) deps: StoreDeps,
 }
 

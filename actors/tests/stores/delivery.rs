@@ -223,7 +223,7 @@ fn watch_behind_the_window_reads_archive_then_window() {
         let present = harness.objects.iter().flatten().map(|object| (object.key.clone(), Arc::clone(object)));
         let snapshot = Snapshot { objects: present.collect(), ..Snapshot::empty(harness.window.head()) };
         let (window, now) = (Arc::clone(&harness.window), LogTime::ZERO);
-        let position = Position { window, snapshot, history: std::time::Duration::MAX, now };
+        let position = Position { window, snapshot, past: None, history: std::time::Duration::MAX, now };
         // The bytes that are read from the log for an old state are reserved first.
         assert_eq!(
             snapshot_at(&position, Revision(4), |_| false).await.unwrap_err(),

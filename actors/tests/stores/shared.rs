@@ -311,6 +311,7 @@ async fn objects_that_are_removed_at_one_revision_are_removed_together() {
 mod faults;
 mod freshness;
 mod held;
+mod past;
 mod several_logs;
 
 #[actix_rt::test]

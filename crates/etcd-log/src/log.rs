@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt as _};
-use futures::stream::BoxStream;
+use futures::stream::{self, BoxStream, StreamExt as _};
 use pilothouse_actors::shared_log::scope::TypeScope;
 use pilothouse_actors::shared_log::{
-    Decoded, FollowError, Followed, Loaded, Proposal, ProposalOutcome, ProposedChange, SharedEntry,
-    SharedLog, SharedLogError,
+    Decoded, FollowError, Followed, Loaded, PastError, Proposal, ProposalOutcome, ProposedChange,
+    SharedEntry, SharedLog, SharedLogError,
 };
 use pilothouse_api::custom::definition::resource_of_store;
 use pilothouse_encryption::Encryption;
 use pilothouse_etcd::messages::{
     Compare, DeleteRangeRequest, PutRequest, RangeRequest, TxnRequest, TxnResponse, WatchCreateRequest,
 };
-use pilothouse_etcd::{Client, Error, WatchItem};
+use pilothouse_etcd::{Client, Error, Page, Pages, WatchItem};
 use pilothouse_etcd_layout::expiry_leases::DEFAULT_REUSE;
 use pilothouse_etcd_layout::keys::{COMPACTION_KEY, Record};
 use pilothouse_etcd_layout::values::ValueCodec;
@@ -184,15 +184,37 @@ impl EtcdLog {
             let page = self.meter.measure(Operation::List, resource, pages.next()).await?;
             let Some(page) = page else { break };
             loaded.revision = from_etcd(page.revision);
-            let entries = page.kvs.into_iter().filter_map(|entry| {
-                let located = self.types.locate_object(&entry.key);
-                let (type_name, key) = located.filter(|(type_name, _)| self.scope.has(type_name))?;
-                let (revision, created) = (from_etcd(entry.mod_revision), from_etcd(entry.create_revision));
-                Some(SharedEntry { type_name, key, revision, created, value: entry.value })
-            });
-            loaded.entries.extend(entries);
+            loaded.entries.extend(self.entries(page));
         }
         Ok(loaded)
+    }
+
+    /// The objects of a page.
+    fn entries(&self, page: Page) -> impl Iterator<Item = SharedEntry> {
+        page.kvs.into_iter().filter_map(|entry| {
+            let located = self.types.locate_object(&entry.key);
+            let (type_name, key) = located.filter(|(type_name, _)| self.scope.has(type_name))?;
+            let (revision, created) = (from_etcd(entry.mod_revision), from_etcd(entry.create_revision));
+            Some(SharedEntry { type_name, key, revision, created, value: entry.value })
+        })
+    }
+
+    /// The objects of the next page of a type; `None` after the last.
+    async fn next_entries(
+        &self,
+        type_name: &TypeName,
+        pages: &mut Pages,
+    ) -> Result<Option<Vec<SharedEntry>>, PastError> {
+        let page = self.meter.measure(Operation::List, resource_of_store(type_name), pages.next()).await;
+        match page {
+            // A definition may have replaced another one meanwhile.
+            Ok(page) => {
+                Ok(page
+                    .map(|page| self.entries(page).filter(|entry| entry.type_name == *type_name).collect()))
+            }
+            Err(Error::Compacted(_)) => Err(PastError::Compacted),
+            Err(error) => Err(refusal(&error).into()),
+        }
     }
 
     /// Reads all objects as they were so many revisions ago, or at the oldest revision that is still known.
@@ -332,6 +354,23 @@ impl SharedLog for EtcdLog {
             Ok(loaded)
         }
         .boxed()
+    }
+
+    fn load_type_at(
+        &self,
+        type_name: &TypeName,
+        revision: Revision,
+    ) -> BoxStream<'static, Result<Vec<SharedEntry>, PastError>> {
+        let Some(prefix) = self.types.type_prefix(type_name) else {
+            return stream::iter([Err(unknown_type().into())]).boxed();
+        };
+        let range = RangeRequest { revision: to_etcd(revision), ..RangeRequest::prefix(prefix) };
+        let (log, type_name, pages) = (self.clone(), type_name.clone(), self.client.pages(range));
+        let parts = stream::try_unfold((log, type_name, pages), async |(log, type_name, mut pages)| {
+            let entries = log.next_entries(&type_name, &mut pages).await?;
+            Ok(entries.map(|entries| (entries, (log, type_name, pages))))
+        });
+        parts.boxed()
     }
 
     fn follow(&self, after: Revision) -> BoxStream<'static, Result<Followed, FollowError>> {

@@ -48,22 +48,36 @@ fn difference_is_sent_for_changes_that_are_compacted() {
     let revision = i64::try_from(newest).unwrap();
     let compaction = CompactionRequest { revision, ..CompactionRequest::default() };
     runtime.block_on(async { replicas.etcd.client().compact(compaction).await }).unwrap();
+    second.post(MAPS, &map("later", "")).ok();
     proxy.cut();
     proxy.set_flow(Flow::Open);
 
-    let expected =
-        [event("ADDED", "comes", ""), event("DELETED", "goes", ""), event("MODIFIED", "stays", "new")];
-    assert_eq!(next_events(&mut watch, 3), expected);
+    let expected = [
+        event("ADDED", "comes", ""),
+        event("ADDED", "later", ""),
+        event("DELETED", "goes", ""),
+        event("MODIFIED", "stays", "new"),
+    ];
+    assert_eq!(next_events(&mut watch, 4), expected);
     second.delete(&format!("{MAPS}/comes")).ok();
     assert_eq!(next_events(&mut watch, 1), [event("DELETED", "comes", "")]);
-    let names = |admin: &mut Client| {
-        let list = admin.get(MAPS).ok();
+    let names_at = |admin: &mut Client, query: &str| {
+        let list = admin.get(&format!("{MAPS}?{query}")).ok();
         let items = list["items"].as_array().unwrap().iter();
         items.map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(names(&mut first), names(&mut second));
+    assert_eq!(names_at(&mut first, ""), names_at(&mut second, ""));
 
-    // What happened within the gap nobody can tell at this server any more; at the other one everybody can.
+    // How it was within the gap, etcd knows as far as it is not compacted.
+    let exact = |version: u64| format!("resourceVersionMatch=Exact&resourceVersion={version}");
+    assert_eq!(names_at(&mut first, &exact(newest)), ["comes", "stays"]);
+    let part = first.get(&format!("{MAPS}?{}&limit=1", exact(newest))).ok();
+    let token = part["metadata"]["continue"].as_str().unwrap();
+    assert_eq!(names_at(&mut first, &format!("continue={token}")), ["stays"]);
+    let compacted = first.get(&format!("{MAPS}?{}", exact(within)));
+    assert_eq!((compacted.status, &compacted.json()["reason"]), (410, &json!("Expired")));
+
+    // What happened in it nobody can tell at this server any more; at the other one everybody can.
     let query = format!("resourceVersion={within}");
     let expired = first.watch(MAPS, &query).next();
     assert_eq!((&expired["type"], &expired["object"]["code"]), (&json!("ERROR"), &json!(410)), "{expired}");
