@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use support::config_maps::{COLLECTION, config_map, fill, get_request};
-use support::etcd::{CpuTimes, Creation, Etcd, read_with_history, run_creates, run_gets};
+use support::etcd::{CpuTimes, Creation, Etcd, Handling, read_with_history, run_creates, run_gets};
 use support::hot_object::{PacedWatchers, collection_version, create_object, run_paced};
 use support::load::{Measured, Until, drain, fetch, request, run};
 use support::process::{Process, raise_file_limit, scratch};
@@ -28,9 +28,9 @@ fn main() {
     let arguments: Vec<String> =
         std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
     if let [first, url] = arguments.as_slice()
-        && first == "serve-creates"
+        && let Some(handling) = Handling::from_argument(first)
     {
-        return support::etcd::serve_creates(url);
+        return support::etcd::serve_creates(url, handling);
     }
     raise_file_limit();
     let parts: [(&str, fn()); 6] = [
@@ -100,32 +100,33 @@ fn create() {
         };
         measure(what, etcd, Some(server), load).0
     };
-    let mut all_ratios = [Vec::new(), Vec::new(), Vec::new(), Vec::new()];
+    let handled = |what: &str, handling: Handling| {
+        let etcd = Etcd::start();
+        posted(what, &etcd, &etcd.floor(handling))
+    };
+    let mut all_shares = [const { Vec::new() }; 5];
     for round in 1..=ROUNDS {
-        let handler = {
-            let etcd = Etcd::start();
-            posted("bare handler", &etcd, &etcd.floor())
-        };
-        let floors = [
-            bare("bare client", Creation::WithRange),
+        let floor = bare("bare client", Creation::WithRange);
+        let rates = [
             bare("bare client, transactions of the reference", Creation::WithoutRange),
             bare("bare client that follows all keys", Creation::Followed),
-            handler,
+            handled("bare handler", Handling::Bytes),
+            handled("bare handler that follows all keys", Handling::Objects),
+            {
+                let etcd = Etcd::start();
+                let (server, _) = etcd.server(&scratch("etcd-create"));
+                posted("create 1 KiB", &etcd, &server)
+            },
         ];
-        let etcd = Etcd::start();
-        let (server, _) = etcd.server(&scratch("etcd-create"));
-        let rate = posted("create 1 KiB", &etcd, &server);
-        println!(
-            "create, round {round}: {:.2} of the bare client, which the bare handler has {:.2} of",
-            rate / floors[0],
-            handler / floors[0]
-        );
-        all_ratios.iter_mut().zip(floors).for_each(|(ratios, floor)| ratios.push(rate / floor));
+        let shares = rates.map(|rate| rate / floor);
+        println!("create, round {round}: {:.2} of the bare client", shares[4]);
+        all_shares.iter_mut().zip(shares).for_each(|(all, share)| all.push(share));
     }
-    let [same, reference, followed, handler] = all_ratios.map(median);
+    let [reference, followed, handler, objects, server] = all_shares.map(median);
     println!(
-        "create, {IN_FLIGHT} connections, values of {} bytes: median {same:.2} of the bare client (goal 0.7), {reference:.2} of one \
-         with the transactions of the reference, {followed:.2} of one that follows all keys, {handler:.2} of a bare handler",
+        "create, {IN_FLIGHT} connections, values of {} bytes: median {server:.2} of the bare client (goal 0.7). What others have of it: \
+         {reference:.2} with the transactions of the reference, {followed:.2} if it follows all keys, {handler:.2} a bare handler, \
+         {objects:.2} one that parses the body, renders it and follows all keys",
         value.len()
     );
 }

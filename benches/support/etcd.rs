@@ -1,11 +1,10 @@
 //! etcd with one member on the disk of the build folder, and the load of a bare client: the floors of a server on etcd.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use actix_web::{App, HttpResponse, HttpServer, web};
@@ -50,8 +49,8 @@ impl Etcd {
     }
 
     /// Starts a bare handler that creates in it what it is sent.
-    pub fn floor(&self) -> Process {
-        Process::of_bench("serve-creates", &self.url())
+    pub fn floor(&self, handling: Handling) -> Process {
+        Process::of_bench(handling.argument(), &self.url())
     }
 
     fn url(&self) -> String {
@@ -150,7 +149,11 @@ pub fn run_creates(
 ) -> Measured {
     etcd.with_client(async |client| {
         let arrivals = match creation {
-            Creation::Followed => Some(Arrivals::follow(&client).await),
+            Creation::Followed => {
+                let arrivals = Arc::<Arrivals>::default();
+                tokio::task::spawn_local(Arc::clone(&arrivals).follow(client.clone()));
+                Some(arrivals)
+            }
             Creation::WithRange | Creation::WithoutRange => None,
         };
         let create = async |number| {
@@ -164,22 +167,68 @@ pub fn run_creates(
     })
 }
 
-/// Serves creates by the transport and the transaction alone: a body is read and dropped, a value as long as it is created in etcd, and
-/// the body is the response. Each worker has a client of its own. Prints its port.
-pub fn serve_creates(url: &str) {
+/// What a bare handler does with a create, beside TLS, HTTP and the transaction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Handling {
+    /// Nothing: the value in etcd and the response are the body.
+    Bytes,
+    /// The least that a server with objects in memory does: it parses and renders the body, and answers when what it has created has
+    /// arrived by its watch of all keys.
+    Objects,
+}
+
+impl Handling {
+    const ALL: [Handling; 2] = [Handling::Bytes, Handling::Objects];
+
+    /// The argument by which a bench starts it.
+    fn argument(self) -> &'static str {
+        match self {
+            Handling::Bytes => "serve-creates",
+            Handling::Objects => "serve-object-creates",
+        }
+    }
+
+    /// That of an argument.
+    pub fn from_argument(argument: &str) -> Option<Handling> {
+        Handling::ALL.into_iter().find(|handling| handling.argument() == argument)
+    }
+
+    /// The value that is created for a body.
+    fn value(self, body: Bytes) -> Bytes {
+        match self {
+            Handling::Bytes => body,
+            Handling::Objects => {
+                let object: serde_json::Value = serde_json::from_slice(&body).unwrap();
+                serde_json::to_vec(&object).unwrap().into()
+            }
+        }
+    }
+}
+
+/// Serves creates by the transport, the transaction and little else. Each worker has a client of its own; one of them follows all keys.
+/// Prints its port.
+pub fn serve_creates(url: &str, handling: Handling) {
     let (url, next) = (url.to_owned(), Arc::new(AtomicU64::new(0)));
+    let (arrivals, is_followed) = (Arc::<Arrivals>::default(), Arc::<AtomicBool>::default());
     actix_web::rt::System::new().block_on(async move {
         let server = HttpServer::new(move || {
             let client = Client::new(Settings::new([url.clone()]), Handle::current()).unwrap();
-            let next = Arc::clone(&next);
+            if handling == Handling::Objects && !is_followed.swap(true, Ordering::Relaxed) {
+                actix_web::rt::spawn(Arc::clone(&arrivals).follow(client.clone()));
+            }
+            let (next, arrivals) = (Arc::clone(&next), Arc::clone(&arrivals));
             let create = move |body: Bytes| {
                 let number = next.fetch_add(1, Ordering::Relaxed);
-                let transaction = Creation::WithRange.transaction(number, &body);
-                let client = client.clone();
+                let value = handling.value(body);
+                let transaction = Creation::WithRange.transaction(number, &value);
+                let (client, arrivals) = (client.clone(), Arc::clone(&arrivals));
                 async move {
                     let response = client.txn(transaction).await.unwrap();
                     assert!(response.succeeded, "the key exists already");
-                    HttpResponse::Created().content_type("application/json").body(body)
+                    if handling == Handling::Objects {
+                        arrivals.wait_for(response.header.unwrap().revision).await;
+                    }
+                    HttpResponse::Created().content_type("application/json").body(value)
                 }
             };
             App::new().default_service(web::to(create))
@@ -194,42 +243,48 @@ pub fn serve_creates(url: &str) {
 
 /// Which revisions have arrived by a watch.
 #[derive(Default)]
-struct Arrivals {
-    seen: Cell<i64>,
-    waiting: RefCell<BTreeMap<i64, oneshot::Sender<()>>>,
+struct Arrivals(Mutex<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    seen: i64,
+    waiting: BTreeMap<i64, oneshot::Sender<()>>,
 }
 
 impl Arrivals {
-    /// Follows all keys.
-    async fn follow(client: &Client) -> Rc<Arrivals> {
-        let arrivals = Rc::new(Arrivals::default());
-        let mut watch = client.watch_all_keys(newest_revision(client).await + 1);
-        let followed = Rc::clone(&arrivals);
-        tokio::task::spawn_local(async move {
-            loop {
-                match watch.next().await.unwrap() {
-                    WatchItem::Revision(events) => followed.arrive(events.revision),
-                    WatchItem::Connected { .. } | WatchItem::Progress(_) => {}
-                    WatchItem::Disconnected(error) => panic!("{error}"),
-                }
+    /// Follows all keys from now on.
+    async fn follow(self: Arc<Arrivals>, client: Client) {
+        let newest = newest_revision(&client).await;
+        self.arrive(newest);
+        let mut watch = client.watch_all_keys(newest + 1);
+        loop {
+            match watch.next().await.unwrap() {
+                WatchItem::Revision(events) => self.arrive(events.revision),
+                WatchItem::Connected { .. } | WatchItem::Progress(_) => {}
+                WatchItem::Disconnected(error) => panic!("{error}"),
             }
-        });
-        arrivals
+        }
     }
 
     fn arrive(&self, revision: i64) {
-        self.seen.set(revision);
-        if let Some(waiting) = self.waiting.borrow_mut().remove(&revision) {
-            let _gone = waiting.send(());
+        let mut waiting = self.0.lock().unwrap();
+        waiting.seen = revision;
+        let later = waiting.waiting.split_off(&(revision + 1));
+        for (_, arrived) in std::mem::replace(&mut waiting.waiting, later) {
+            let _gone = arrived.send(());
         }
     }
 
     async fn wait_for(&self, revision: i64) {
-        if self.seen.get() < revision {
-            let (sender, receiver) = oneshot::channel();
-            self.waiting.borrow_mut().insert(revision, sender);
-            receiver.await.unwrap();
+        let (sender, receiver) = oneshot::channel();
+        {
+            let mut waiting = self.0.lock().unwrap();
+            if waiting.seen >= revision {
+                return;
+            }
+            waiting.waiting.insert(revision, sender);
         }
+        receiver.await.unwrap();
     }
 }
 
