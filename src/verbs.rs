@@ -21,6 +21,8 @@ mod review;
 pub mod unsafe_delete;
 pub mod update;
 pub mod watch;
+#[cfg(test)]
+mod write_end_tests;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! Node ports and cluster IPs of several servers, by the records that they share with servers of the reference.
 
+mod late_removals;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread;

@@ -10,12 +10,14 @@ use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::{Create, Freshness, Get, Remove, Store};
 use pilothouse_types::clock::Timestamp;
-use pilothouse_types::object::{Draft, Key, Object, Pairs, TypeName};
+use pilothouse_types::object::{Draft, Key, Object, Pairs, StoredDraft, TypeName};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::auth::jwt::SigningKey;
 use crate::auth::service_account::claims::{Bound, Grant, Reference};
+
+mod held;
 
 const START: Timestamp = Timestamp(1_790_000_000_000_000);
 
@@ -35,9 +37,12 @@ fn key() -> PKey<Private> {
 impl Fixture {
     fn new(lookup: bool) -> Fixture {
         let clock = Clock::manual(START);
-        let stores =
-            directory::start(Box::new(Memory::new()), Options { clock: clock.clone(), ..Options::default() })
-                .unwrap();
+        let options = Options { clock: clock.clone(), ..Options::default() };
+        let stores = directory::start(Box::new(Memory::new()), options).unwrap();
+        Fixture::over(stores, clock, lookup)
+    }
+
+    fn over(stores: Stores, clock: Clock, lookup: bool) -> Fixture {
         let key = key();
         let public = PKey::public_key_from_der(&key.public_key_to_der().unwrap()).unwrap();
         let rules = VerifierSettings {
@@ -57,20 +62,12 @@ impl Fixture {
     }
 
     async fn put(&self, plural: &str, key: &str, object: &Value) {
-        let mut object = object.clone();
-        object["metadata"]["resourceVersion"] = "".into();
-        let text = object.to_string();
-        let revision_offset = text.find(r#""resourceVersion":""#).unwrap() + r#""resourceVersion":""#.len();
-        let draft = Draft {
-            key: Key::from_path(key),
-            bytes: Bytes::from(text),
-            revision_offset,
-            item_offset: 1,
-            labels: Pairs::default(),
-            fields: Pairs::default(),
-        };
+        self.put_stored(plural, draft(key, object), None).await;
+    }
+
+    async fn put_stored(&self, plural: &str, draft: Draft, stored: Option<StoredDraft>) {
         let store = self.store(plural).await;
-        store.send(Create { draft, stored: None, permit: Permit::none() }).await.unwrap().unwrap();
+        store.send(Create { draft, stored, permit: Permit::none() }).await.unwrap().unwrap();
     }
 
     async fn delete(&self, plural: &str, key: &str) {
@@ -122,6 +119,21 @@ fn grant() -> Grant {
 
 fn object(uid: &str) -> Value {
     json!({"metadata": {"uid": uid}})
+}
+
+fn draft(key: &str, object: &Value) -> Draft {
+    let mut object = object.clone();
+    object["metadata"]["resourceVersion"] = "".into();
+    let text = object.to_string();
+    let revision_offset = text.find(r#""resourceVersion":""#).unwrap() + r#""resourceVersion":""#.len();
+    Draft {
+        key: Key::from_path(key),
+        bytes: Bytes::from(text),
+        revision_offset,
+        item_offset: 1,
+        labels: Pairs::default(),
+        fields: Pairs::default(),
+    }
 }
 
 #[actix::test]
