@@ -267,6 +267,7 @@ impl Config {
                 format!("--apiserver-count should be a positive number, but value '{count}' provided");
             return Err(ConfigError(message));
         }
+        self.api.validate_kubernetes_node_port().map_err(ConfigError)?;
         match self.api.service_cluster_ip_range.as_slice() {
             [_] => Ok(()),
             [first, second] if first.0.addr().is_ipv4() != second.0.addr().is_ipv4() => Ok(()),

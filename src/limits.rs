@@ -100,6 +100,8 @@ pub const ACCEPTOR_PAUSE: Duration = Duration::from_millis(50);
 pub const DRAIN_LINGER: Duration = Duration::from_secs(2);
 /// How long a server that has failed still sends responses.
 pub const LAST_RESPONSES_TIMEOUT: Duration = Duration::from_millis(200);
+/// How long connections may take to end that were told to, once all requests are answered; the reference's value.
+pub const LAST_CONNECTIONS_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a stop without grace waits for watches to end.
 pub const FORCED_STOP_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a stop waits for the last batch to be durable; then the process ends without it.

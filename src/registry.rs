@@ -70,6 +70,8 @@ pub struct Backend {
     pub health: StorageHealth,
     /// The admission plug-ins.
     pub admission: Chain,
+    /// How objects are deleted.
+    pub deletions: DeletionSettings,
     /// The clock. Tests replace it.
     pub clock: Clock,
     /// The hooks of kinds for which more than storing happens.
@@ -95,6 +97,15 @@ pub struct Backend {
     pub current_resource: CurrentResource,
     /// The same, but in another version if that of the resource is no longer served.
     pub served_version: CurrentResource,
+}
+
+/// How objects are deleted.
+#[derive(Clone, Copy, Debug)]
+pub struct DeletionSettings {
+    /// Whether finalizers tell a garbage collector what to do with dependents.
+    pub collects_garbage: bool,
+    /// How many objects of a collection are deleted at the same time.
+    pub concurrent: usize,
 }
 
 /// Returns the resource that is currently served under the name of the given one.

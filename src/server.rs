@@ -51,7 +51,7 @@ impl Server {
         config.validate()?;
         let requested = SocketAddr::new(config.serving.bind_address, config.serving.secure_port);
         let listen_error = |source| StartError::Listen { address: requested, source };
-        let listener = listener::bind(requested).map_err(listen_error)?;
+        let listener = listener::bind(requested, config.serving.permit_port_sharing).map_err(listen_error)?;
         let address = listener.local_addr().map_err(listen_error)?;
         let lock = config.storage.data_dir.as_deref().map(DirectoryLock::take).transpose()?;
         for warning in &config.warnings {

@@ -31,11 +31,11 @@ use pilothouse_types::object::TypeName;
 use self::type_watchers::{TypeWatchers, WakeQueue, WakeTask, Watcher};
 use crate::fatal::Fatal;
 use crate::limits::{
-    BOOKMARK_INTERVAL, BOOKMARK_SLOTS, BROADCAST_EVENTS_PER_TURN, BROADCASTER_MAILBOX, LONGEST_PAUSE,
-    PAUSE_PER_WAKE, WAKES_PER_TURN,
+    BOOKMARK_INTERVAL, BOOKMARK_SLOTS, BROADCAST_EVENTS_PER_TURN, BROADCASTER_MAILBOX, CLOSED_AT_ONCE,
+    CLOSING_PAUSE, LONGEST_PAUSE, PAUSE_PER_WAKE, WAKES_PER_TURN,
 };
 use crate::notifier::{ChangeNotifier, ChangeNotifiers, Published};
-use crate::session_waker::Close;
+use crate::session_waker::{Close, SessionWaker};
 
 /// The actor. See the module documentation.
 pub struct Broadcaster {
@@ -144,11 +144,27 @@ impl Handler<Unsubscribe> for Broadcaster {
 }
 
 impl Handler<CloseAll> for Broadcaster {
-    type Result = ();
+    type Result = Response<()>;
 
-    fn handle(&mut self, _: CloseAll, context: &mut Self::Context) {
+    fn handle(&mut self, CloseAll { within }: CloseAll, context: &mut Self::Context) -> Self::Result {
         self.dispatch(context);
-        self.close_all();
+        if within.is_zero() {
+            self.close_all();
+            return Response::reply(());
+        }
+        Response::fut(close_gradually(self.begin_closing(), within))
+    }
+}
+
+/// Closes sessions, so many at a time that all are closed within this time. Few of them are closed sooner.
+async fn close_gradually(wakers: Vec<Arc<SessionWaker>>, within: Duration) {
+    let turns = usize::try_from(within.as_millis() / CLOSING_PAUSE.as_millis()).unwrap_or(usize::MAX);
+    let at_once = wakers.len().div_ceil(turns.max(1)).max(CLOSED_AT_ONCE);
+    for (turn, wakers) in wakers.chunks(at_once).enumerate() {
+        if turn > 0 {
+            tokio::time::sleep(CLOSING_PAUSE).await;
+        }
+        wakers.iter().for_each(|waker| waker.close(Close::AtOnce));
     }
 }
 
@@ -266,10 +282,17 @@ impl Broadcaster {
     }
 
     fn close_all(&mut self) {
+        self.begin_closing().iter().for_each(|waker| waker.close(Close::AtOnce));
+    }
+
+    /// Accepts no more watches, and returns those that are to be closed.
+    fn begin_closing(&mut self) -> Vec<Arc<SessionWaker>> {
         self.phase = Phase::Closing;
+        let mut wakers = Vec::new();
         for watchers in self.watchers_by_type.values() {
-            watchers.for_each(|watcher| watcher.waker.close(Close::AtOnce));
+            watchers.for_each(|watcher| wakers.push(Arc::clone(&watcher.waker)));
         }
+        wakers
     }
 
     fn request_bookmarks(&mut self) {

@@ -88,6 +88,10 @@ pub const PAST_OBJECTS_PER_TURN: usize = 512;
 pub const CHECKPOINTS: usize = 16;
 /// Bytes of objects that such snapshots may hold besides the window.
 pub const CHECKPOINT_BYTES: usize = 16 << 20;
+/// The pause between two groups of watches that are closed one after the other.
+pub const CLOSING_PAUSE: Duration = Duration::from_millis(50);
+/// Watches of such a group, if there are few of them: 200 a second, as in the reference.
+pub const CLOSED_AT_ONCE: usize = 10;
 /// Cached frames of one event. Watches in further forms encode theirs anew.
 pub const FRAMES_CACHED: usize = 4;
 /// Bytes that a watch session buffers for a client that does not read. Then it stops.

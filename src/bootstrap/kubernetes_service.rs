@@ -25,6 +25,8 @@ pub const KUBERNETES: &str = "kubernetes";
 pub struct KubernetesService {
     /// The ranges of cluster IPs.
     pub ranges: Vec<AddressRange>,
+    /// The node port of the service, if it is made; `None` if it has none.
+    pub node_port: Option<u16>,
     /// This server among its endpoints.
     pub endpoint: OwnEndpoint,
 }
@@ -52,7 +54,7 @@ async fn ensure_service(client: &OwnClient<'_>, service_config: &KubernetesServi
         ObjectAddress { group: "", resource: "services", namespace: "default", name: KUBERNETES };
     if client.serves(object_address) && client.find(object_address).await?.is_none() {
         let address = service_config.ranges.first().and_then(|range| range.address_at(0));
-        client.create(object_address, &service(address, service_config.endpoint.port())).await?;
+        client.create(object_address, &service(address, service_config)).await?;
     }
     Ok(())
 }
@@ -95,11 +97,18 @@ async fn ensure_service_cidr(client: &OwnClient<'_>, service_config: &Kubernetes
     client.request(object_address, Verb::ApplyStatus, &query, ready.to_string().into()).await.map(drop)
 }
 
-fn service(address: Option<IpAddr>, port: u16) -> Json {
+fn service(address: Option<IpAddr>, service_config: &KubernetesService) -> Json {
+    let mut port = json!({"name": "https", "protocol": "TCP", "port": 443, "targetPort": service_config.endpoint.port()});
+    let kind = match service_config.node_port {
+        Some(node_port) => {
+            port["nodePort"] = json!(node_port);
+            "NodePort"
+        }
+        None => "ClusterIP",
+    };
     json!({"kind": "Service", "apiVersion": "v1",
         "metadata": {"name": KUBERNETES, "namespace": "default",
             "labels": {"component": "apiserver", "provider": "kubernetes"}},
         "spec": {"clusterIP": address.map(|address| address.to_string()), "ipFamilyPolicy": "SingleStack",
-            "sessionAffinity": "None", "type": "ClusterIP",
-            "ports": [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": port}]}})
+            "sessionAffinity": "None", "type": kind, "ports": [port]}})
 }

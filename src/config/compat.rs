@@ -1,6 +1,6 @@
-//! Flags of kube-apiserver without effect here. They are accepted, so that start scripts work, and logged, so that operators
-//! notice. Flags whose absence would make the server less secure than requested are refused. A flag that gains an effect moves to
-//! `flag_groups.rs`.
+//! Flags of kube-apiserver that have no meaning here. They are accepted, so that start scripts work, and logged with the reason, so that
+//! operators notice. Flags whose absence would make the server less secure than requested are refused. A flag that gains an effect moves
+//! to `flag_groups.rs`.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
@@ -14,50 +14,52 @@ enum ValueKind {
 }
 use ValueKind::{Bool, Text};
 
+/// A flag without effect.
+struct Ineffective {
+    name: &'static str,
+    kind: ValueKind,
+    /// Why, as the end of a sentence.
+    reason: &'static str,
+}
+
 const HEADING: &str = "Accepted for compatibility, without effect";
 
-/// The flags without effect.
-const INEFFECTIVE: &[(&str, ValueKind)] = &[
-    ("allow-metric-labels", Text),
-    ("allow-metric-labels-manifest", Text),
-    ("contention-profiling", Bool),
-    ("coordinated-leadership-lease-duration", Text),
-    ("coordinated-leadership-renew-deadline", Text),
-    ("coordinated-leadership-retry-period", Text),
-    ("debug-socket-path", Text),
-    ("default-watch-cache-size", Text),
-    ("delete-collection-workers", Text),
-    ("disabled-metrics", Text),
-    ("emulated-version", Text),
-    ("emulation-forward-compatible", Bool),
-    ("enable-garbage-collector", Bool),
-    ("enable-logs-handler", Bool),
-    ("kubelet-read-only-port", Text),
-    ("kubernetes-service-node-port", Text),
-    ("log-flush-frequency", Text),
-    ("log-json-info-buffer-size", Text),
-    ("log-json-split-stream", Bool),
-    ("log-text-info-buffer-size", Text),
-    ("log-text-split-stream", Bool),
-    ("max-connection-bytes-per-sec", Text),
-    ("permit-address-sharing", Bool),
-    ("permit-port-sharing", Bool),
-    ("runtime-config-emulation-forward-compatible", Bool),
-    ("show-hidden-metrics-for-version", Text),
-    ("shutdown-send-retry-after", Bool),
-    ("shutdown-watch-termination-grace-period", Text),
-    ("tracing-config-file", Text),
-    ("watch-cache", Bool),
-    ("watch-cache-sizes", Text),
-];
+const fn ineffective(name: &'static str, kind: ValueKind, reason: &'static str) -> Ineffective {
+    Ineffective { name, kind, reason }
+}
 
-/// Flags of [`INEFFECTIVE`] that would restrict something, with the log message about what stays unrestricted.
-const INEFFECTIVE_RESTRICTIONS: &[(&str, &str)] = &[
-    ("allow-metric-labels", "metrics have all values of their labels"),
-    ("allow-metric-labels-manifest", "metrics have all values of their labels"),
-    ("disabled-metrics", "all metrics are shown"),
-    ("emulated-version", "features and kinds of later releases stay on"),
-    ("max-connection-bytes-per-sec", "connections are not throttled"),
+const NOT_YET_METRICS: &str = "metrics have all values of their labels";
+const ALL_LATER: &str = "features and kinds of later releases stay on";
+const OWN_ELECTION: &str = "no controller of this server is elected by coordinated leader election";
+const LINES_AT_ONCE: &str = "every line is written to standard error at once";
+const IN_MEMORY: &str = "the history in memory is bounded by bytes and by time";
+
+/// The flags without effect.
+const INEFFECTIVE: &[Ineffective] = &[
+    ineffective("allow-metric-labels", Text, NOT_YET_METRICS),
+    ineffective("allow-metric-labels-manifest", Text, NOT_YET_METRICS),
+    ineffective("contention-profiling", Bool, "there is no profile of locks"),
+    ineffective("coordinated-leadership-lease-duration", Text, OWN_ELECTION),
+    ineffective("coordinated-leadership-renew-deadline", Text, OWN_ELECTION),
+    ineffective("coordinated-leadership-retry-period", Text, OWN_ELECTION),
+    ineffective("debug-socket-path", Text, "debug pages are on the secure port"),
+    ineffective("default-watch-cache-size", Text, IN_MEMORY),
+    ineffective("disabled-metrics", Text, "all metrics are shown"),
+    ineffective("emulated-version", Text, ALL_LATER),
+    ineffective("emulation-forward-compatible", Bool, ALL_LATER),
+    ineffective("enable-logs-handler", Bool, "/logs is not served"),
+    ineffective("kubelet-read-only-port", Text, "no request goes to that port, in the reference either"),
+    ineffective("log-flush-frequency", Text, LINES_AT_ONCE),
+    ineffective("log-json-info-buffer-size", Text, LINES_AT_ONCE),
+    ineffective("log-json-split-stream", Bool, LINES_AT_ONCE),
+    ineffective("log-text-info-buffer-size", Text, LINES_AT_ONCE),
+    ineffective("log-text-split-stream", Bool, LINES_AT_ONCE),
+    ineffective("permit-address-sharing", Bool, "the socket always has SO_REUSEADDR"),
+    ineffective("runtime-config-emulation-forward-compatible", Bool, ALL_LATER),
+    ineffective("show-hidden-metrics-for-version", Text, "no metric is hidden"),
+    ineffective("tracing-config-file", Text, "no traces are sent"),
+    ineffective("watch-cache", Bool, "objects are always served from memory"),
+    ineffective("watch-cache-sizes", Text, IN_MEMORY),
 ];
 
 /// Security flags that are not supported here. They are refused, because ignoring them would be unsafe.
@@ -68,10 +70,11 @@ const REFUSED: &[(&str, &str)] = &[
 
 /// Adds the flags to a command.
 pub(super) fn extend(command: Command) -> Command {
-    let flag = |&(name, kind): &(&'static str, ValueKind)| {
-        let arg = Arg::new(name).long(name).help("Accepted for compatibility");
+    let flag = |flag: &Ineffective| {
+        let arg =
+            Arg::new(flag.name).long(flag.name).help(format!("Accepted for compatibility: {}", flag.reason));
         let arg = arg.help_heading(HEADING).hide_short_help(true);
-        match kind {
+        match flag.kind {
             Bool => arg.action(ArgAction::Set).value_parser(clap::value_parser!(bool)),
             Text => arg.action(ArgAction::Append).allow_hyphen_values(true).value_name("VALUE"),
         }
@@ -86,14 +89,11 @@ pub(super) fn extend(command: Command) -> Command {
 /// Log messages about the ineffective flags on the command line.
 pub(super) fn ignored_flags(matches: &ArgMatches) -> Vec<String> {
     let is_set = |name: &str| matches.value_source(name) == Some(clap::parser::ValueSource::CommandLine);
-    let given = INEFFECTIVE.iter().filter(|(name, _)| is_set(name));
-    given
-        .map(|(name, _)| {
-            let unrestricted = INEFFECTIVE_RESTRICTIONS.iter().find(|(flag, _)| flag == name);
-            let unrestricted = unrestricted.map(|(_, effect)| format!(": {effect}")).unwrap_or_default();
-            format!("--{name} is accepted for compatibility and has no effect{unrestricted}")
-        })
-        .collect()
+    let given = INEFFECTIVE.iter().filter(|flag| is_set(flag.name));
+    let describe = |Ineffective { name, reason, .. }: &Ineffective| {
+        format!("--{name} is accepted for compatibility and has no effect: {reason}")
+    };
+    given.map(describe).collect()
 }
 
 #[cfg(test)]
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn compatibility_flags_are_unique() {
         let refused = REFUSED.iter().map(|(name, _)| name);
-        let mut names: Vec<_> = INEFFECTIVE.iter().map(|(name, _)| name).chain(refused).collect();
+        let mut names: Vec<_> = INEFFECTIVE.iter().map(|flag| &flag.name).chain(refused).collect();
         let count = names.len();
         names.sort_unstable();
         names.dedup();
@@ -111,15 +111,12 @@ mod tests {
     }
 
     #[test]
-    fn ineffective_restrictions_are_logged() {
-        for (name, unrestricted) in INEFFECTIVE_RESTRICTIONS {
-            assert!(INEFFECTIVE.iter().any(|(flag, _)| flag == name), "{name}");
-            let line = ["pilothouse".to_owned(), format!("--{name}=1")];
+    fn ineffective_flags_are_logged_with_their_reason() {
+        for Ineffective { name, kind, reason } in INEFFECTIVE {
+            let value = if matches!(kind, Bool) { "true" } else { "1" };
+            let line = ["pilothouse".to_owned(), format!("--{name}={value}")];
             let warnings = super::super::Config::parse(line).unwrap().warnings;
-            assert!(
-                matches!(warnings.as_slice(), [warning] if warning.ends_with(unrestricted)),
-                "{warnings:?}"
-            );
+            assert!(matches!(warnings.as_slice(), [warning] if warning.ends_with(reason)), "{warnings:?}");
         }
     }
 }

@@ -23,6 +23,9 @@ pub struct Serving {
     /// Address to listen on.
     #[arg(long, default_value = "127.0.0.1", value_name = "IP")]
     pub bind_address: IpAddr,
+    /// Let other servers of the same user listen on the same port (SO_REUSEPORT); the system gives each some of the connections.
+    #[arg(long, action = ArgAction::Set, default_value_t = false)]
+    pub permit_port_sharing: bool,
     /// Port to listen on; 0 picks a free one.
     #[arg(long, default_value_t = 6443, value_name = "PORT")]
     pub secure_port: u16,
@@ -305,6 +308,9 @@ pub struct Api {
     /// Port range for services of type NodePort.
     #[arg(long, default_value = "30000-32767", value_name = "FIRST-LAST")]
     pub service_node_port_range: PortRange,
+    /// Node port of the service kubernetes, if this server creates it: it is of type NodePort then; 0 for ClusterIP.
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true, value_name = "PORT")]
+    pub kubernetes_service_node_port: i64,
     /// Who maintains the endpoints of the service kubernetes: the servers that are alive (lease), each server for itself, up to
     /// --apiserver-count of them (master-count, deprecated), or none of them.
     #[arg(long, default_value = "lease", value_enum, hide_possible_values = true, value_name = "TYPE")]
@@ -336,6 +342,33 @@ pub struct Api {
     /// The release that /version reports.
     #[arg(skip)]
     pub release: Release,
+}
+
+impl Api {
+    /// Checks `--kubernetes-service-node-port`, in the words of the reference.
+    pub fn validate_kubernetes_node_port(&self) -> Result<(), String> {
+        let (port, range) = (self.kubernetes_service_node_port, &self.service_node_port_range);
+        let mut errors = Vec::new();
+        if !(0..=i64::from(u16::MAX)).contains(&port) {
+            errors.push(format!(
+                "--kubernetes-service-node-port {port} must be between 0 and 65535, inclusive. If 0, the Kubernetes master \
+                 service will be of type ClusterIP"
+            ));
+        }
+        if port > 0 && self.kubernetes_node_port().is_none_or(|port| !range.contains(port)) {
+            errors.push(format!("kubernetes service node port range {range} doesn't contain {port}"));
+        }
+        match errors.as_slice() {
+            [] => Ok(()),
+            [error] => Err(error.clone()),
+            errors => Err(format!("[{}]", errors.join(", "))),
+        }
+    }
+
+    /// The node port of the service `kubernetes`; `None` if it has none.
+    pub fn kubernetes_node_port(&self) -> Option<u16> {
+        u16::try_from(self.kubernetes_service_node_port).ok().filter(|port| *port > 0)
+    }
 }
 
 /// Who maintains the endpoints of the service `kubernetes`.
@@ -429,6 +462,10 @@ pub struct Controllers {
     /// How long a legacy token must be unused before it is marked invalid, and then before it is deleted.
     #[arg(long, default_value = "8760h0m0s", value_parser = go_duration, value_name = "DURATION")]
     pub legacy_service_account_token_clean_up_period: Duration,
+    /// Mark deleted objects with the finalizers by which a garbage collector knows what to do with their dependents. The collector itself
+    /// is one of --controllers.
+    #[arg(long, action = ArgAction::Set, default_value_t = true)]
+    pub enable_garbage_collector: bool,
     /// Number of terminated pods that may exist before the oldest are deleted; 0 disables it.
     #[arg(long, default_value_t = 12_500, value_name = "N")]
     pub terminated_pod_gc_threshold: u32,
@@ -458,9 +495,29 @@ pub struct RequestLimits {
     /// watches. Not a flag of kube-apiserver.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub max_watches_per_user: usize,
+    /// How many objects a deletion of a collection removes at the same time [default: 32].
+    #[arg(long, allow_negative_numbers = true, value_name = "N")]
+    pub delete_collection_workers: Option<i64>,
+    /// Bytes that an upgraded connection to a pod, service or node (exec, attach, port-forward, proxy) may carry in a second, each way;
+    /// 0 for any number.
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true, value_name = "BYTES")]
+    pub max_connection_bytes_per_sec: i64,
     /// Minimum duration in seconds of a watch without timeoutSeconds; the maximum is twice that.
     #[arg(long, default_value_t = 1_800, value_name = "SECONDS")]
     pub min_request_timeout: u32,
+}
+
+impl RequestLimits {
+    /// How many objects a deletion of a collection removes at the same time.
+    pub fn concurrent_deletions(&self) -> usize {
+        let workers = self.delete_collection_workers.map(|workers| usize::try_from(workers).unwrap_or(1));
+        workers.unwrap_or(limits::DELETIONS_IN_FLIGHT).clamp(1, limits::DELETIONS_IN_FLIGHT)
+    }
+
+    /// How many bytes an upgraded connection may carry in a second; `None` for any number.
+    pub fn max_connection_rate(&self) -> Option<u64> {
+        u64::try_from(self.max_connection_bytes_per_sec).ok().filter(|rate| *rate > 0)
+    }
 }
 
 /// Start and shutdown.
@@ -473,6 +530,13 @@ pub struct Lifecycle {
     /// How long /readyz fails before the server stops accepting connections.
     #[arg(long, default_value = "0s", value_parser = go_duration, value_name = "DURATION")]
     pub shutdown_delay_duration: Duration,
+    /// After that delay, keep accepting connections until the last request is answered, and tell clients to try another server (429).
+    #[arg(long, action = ArgAction::Set, default_value_t = false)]
+    pub shutdown_send_retry_after: bool,
+    /// How long watches may take to end after that delay. They end one after the other, so that other servers do not get them all at
+    /// once; 0 ends them together.
+    #[arg(long, default_value = "0s", value_parser = go_duration, value_name = "DURATION")]
+    pub shutdown_watch_termination_grace_period: Duration,
 }
 
 /// Logging.

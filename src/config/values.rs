@@ -113,6 +113,13 @@ pub struct PortRange {
     pub last: u16,
 }
 
+impl PortRange {
+    /// Whether a port is in the range.
+    pub fn contains(&self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+}
+
 impl FromStr for PortRange {
     type Err = String;
 

@@ -21,6 +21,7 @@ pub mod openapi;
 mod render;
 mod resource;
 mod seated_body;
+pub mod shutdown;
 pub mod storage_probe;
 mod streamed_body;
 pub mod worker;

@@ -7,6 +7,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::LocalBoxFuture;
 use pilothouse_client::upstream::pool::Pool;
@@ -62,8 +63,12 @@ pub trait Application {
     /// The server is about to stop: /readyz fails from now on.
     fn refuse_readiness(&self);
 
-    /// Ends every watch as if it had timed out, so that clients reconnect elsewhere without an error.
-    fn end_watches(&self) -> LocalBoxFuture<'_, ()>;
+    /// Tells clients to try another server, from now on, and waits until all requests from before are answered.
+    fn refuse_requests(&self) -> LocalBoxFuture<'_, ()>;
+
+    /// Ends every watch as if it had timed out, so that clients reconnect elsewhere without an error: one after the other within this
+    /// time, so that they do not come there all at once.
+    fn end_watches(&self, within: Duration) -> LocalBoxFuture<'_, ()>;
 
     /// Makes every accepted write durable and closes the store's files. The last call of a clean shutdown.
     fn flush(&self) -> LocalBoxFuture<'_, Result<(), String>>;

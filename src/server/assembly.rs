@@ -27,6 +27,7 @@ mod watch_setup;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use actix::{Actor as _, Addr};
 use arc_swap::ArcSwap;
@@ -34,7 +35,7 @@ use futures::FutureExt as _;
 use futures::future::{LocalBoxFuture, join, join_all};
 use pilothouse_actors::authenticator::Authenticator;
 use pilothouse_actors::authorizer::Authorizer;
-use pilothouse_actors::broadcaster::CloseAll;
+use pilothouse_actors::broadcaster::{Broadcaster, CloseAll};
 use pilothouse_actors::directory::{self, Stores as Storage};
 use pilothouse_actors::throttle::Throttle;
 use pilothouse_api::gates::{
@@ -78,7 +79,6 @@ use crate::metrics::Metrics;
 use crate::metrics::requests::Meter;
 use crate::peers::OwnRecord;
 use crate::pki::Pki;
-use crate::registry::Backend;
 use crate::registry::authorization::Access;
 use crate::registry::conversion::Conversions;
 use crate::registry::declarative_validation::DeclarativeValidation;
@@ -87,6 +87,7 @@ use crate::registry::objects::Objects;
 use crate::registry::services::SERVICES;
 use crate::registry::stores::Stores;
 use crate::registry::write_hooks::WriteHooks;
+use crate::registry::{Backend, DeletionSettings};
 use crate::server::application::{Application, Assemble, Assembled, StartContext, StartError};
 
 /// How error messages name the built-in API types.
@@ -288,6 +289,10 @@ fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {
         stores: Stores::new(&parts.storage),
         health: parts.storage.health.clone(),
         admission: admission::chain(&parts.admission),
+        deletions: DeletionSettings {
+            collects_garbage: parts.context.config.controllers.enable_garbage_collector,
+            concurrent: parts.context.config.limits.concurrent_deletions(),
+        },
         clock: parts.context.clock.clone(),
         write_hooks: WriteHooks::default().with(TypeName::new(SERVICES), Rc::new(services(parts))),
         tokens: parts.auth.tokens.clone(),
@@ -397,13 +402,22 @@ impl Application for RunningServer {
         }
     }
 
-    fn end_watches(&self) -> LocalBoxFuture<'_, ()> {
+    fn refuse_requests(&self) -> LocalBoxFuture<'_, ()> {
+        async {
+            if let Some(shutdown) = &self.0.shared.shutdown {
+                shutdown.refuse_requests().await;
+            }
+        }
+        .boxed_local()
+    }
+
+    fn end_watches(&self, within: Duration) -> LocalBoxFuture<'_, ()> {
         self.0.shared.connect.drain.begin();
         self.0.controllers.stop();
         let broadcasters = self.0.watches.broadcasters();
         // A broadcaster that is gone has no watches left.
-        async move { join_all(broadcasters.iter().map(|broadcaster| broadcaster.send(CloseAll))).map(drop).await }
-            .boxed_local()
+        let close = move |broadcaster: &Addr<Broadcaster>| broadcaster.send(CloseAll { within });
+        async move { join_all(broadcasters.iter().map(close)).map(drop).await }.boxed_local()
     }
 
     fn flush(&self) -> LocalBoxFuture<'_, Result<(), String>> {

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::handle::{Exit, StopOrder};
+use crate::config::Config;
 use crate::http::edge::Edge;
 use crate::limits;
 use crate::server::application::StartError;
@@ -38,7 +39,6 @@ async fn serve(
     started_sender: SyncSender<Result<(), StartError>>,
 ) -> Exit {
     let config = context.config.clone();
-    let delay = config.lifecycle.shutdown_delay_duration;
     let mut assembled = match start(context, edge, assembly).await {
         Ok(assembled) => assembled,
         Err(error) => {
@@ -61,7 +61,7 @@ async fn serve(
         }
     };
     if order == StopOrder::Stop {
-        let finish = finish(&assembled, delay, config.limits.request_timeout);
+        let finish = finish(&assembled, &config);
         tokio::select! {
             () = finish => {}
             () = hurry(&mut orders) => tracing::warn!("second signal: aborting requests in flight"),
@@ -88,13 +88,23 @@ async fn hurry(orders: &mut watch::Receiver<StopOrder>) {
 }
 
 /// Drains clients: /readyz fails so that new ones go elsewhere, watches end, requests in flight are answered.
-async fn finish(assembled: &Assembled, delay: Duration, drain_timeout: Duration) {
+async fn finish(assembled: &Assembled, config: &Config) {
+    let (Assembled { serving, application }, lifecycle) = (assembled, &config.lifecycle);
+    let grace = lifecycle.shutdown_watch_termination_grace_period;
+    let drain_timeout = config.limits.request_timeout.max(grace);
     tracing::info!("stopping");
-    assembled.application.refuse_readiness();
-    sleep(delay).await;
-    assembled.serving.pause().await;
-    assembled.application.end_watches().await;
-    let remaining = assembled.serving.drain(drain_timeout).await;
+    application.refuse_readiness();
+    sleep(lifecycle.shutdown_delay_duration).await;
+    let remaining = if lifecycle.shutdown_send_retry_after {
+        // While there is something to wait for, clients that come are told to go elsewhere.
+        let answered = async { tokio::join!(application.refuse_requests(), application.end_watches(grace)) };
+        let _ = timeout(drain_timeout, answered).await;
+        serving.pause().await;
+        serving.drain(limits::LAST_CONNECTIONS_TIMEOUT).await
+    } else {
+        serving.pause().await;
+        tokio::join!(application.end_watches(grace), serving.drain(drain_timeout)).1
+    };
     if remaining > 0 {
         tracing::warn!(connections = remaining, "drain timed out; closing remaining connections");
     }
@@ -105,7 +115,7 @@ async fn close(assembled: Assembled) -> Exit {
     let Assembled { serving, application } = assembled;
     application.refuse_readiness();
     serving.pause().await;
-    let _ = timeout(limits::FORCED_STOP_TIMEOUT, application.end_watches()).await;
+    let _ = timeout(limits::FORCED_STOP_TIMEOUT, application.end_watches(Duration::ZERO)).await;
     serving.stop().await;
     match timeout(limits::FLUSH_TIMEOUT, application.flush()).await {
         Ok(Ok(())) => Exit::Stopped,

@@ -121,7 +121,13 @@ async fn attempt_deletion(
     // A deletion takes several changes, and a repeated call would not report those already made.
     call.work().check()?;
     call.work().commit();
-    let decision = deletion::prepare(rules, &mut value, options, backend.clock.now());
+    let decision = deletion::prepare(
+        rules,
+        &mut value,
+        options,
+        backend.deletions.collects_garbage,
+        backend.clock.now(),
+    );
     match decision {
         Deletion::Pending => Ok(Ok(Outcome::Marked(object.clone()))),
         Deletion::Now if options.dry_run => Ok(Ok(Outcome::Removed(object.clone()))),

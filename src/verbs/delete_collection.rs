@@ -6,8 +6,6 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use pilothouse_actors::store::Freshness;
 use pilothouse_apimachinery::options::{ListOptions, refuse_force_of_collection};
 
-use crate::limits::DELETIONS_IN_FLIGHT;
-
 use super::converted_selection;
 use super::delete::{delete_object, warn_of_dependents};
 use super::list::{ListState, choose_state, filter, open, page_limit};
@@ -58,6 +56,6 @@ pub async fn delete_collection(backend: &Rc<Backend>, call: &Call<'_>) -> VerbRe
         }
     });
     // Concurrent, so that they share syncs of the disk, and started in the order of the list; the first failure ends it.
-    stream::iter(deletions).buffered(DELETIONS_IN_FLIGHT).try_collect::<()>().await?;
+    stream::iter(deletions).buffered(backend.deletions.concurrent).try_collect::<()>().await?;
     Ok(Reply::List(listing))
 }

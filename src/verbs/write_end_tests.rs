@@ -56,7 +56,7 @@ use crate::registry::objects::Objects;
 use crate::registry::request_memory::RequestMemory;
 use crate::registry::stores::Stores;
 use crate::registry::write_hooks::{FinishWrite, PendingWrite, WriteEnd, WriteHook, WriteHooks};
-use crate::registry::{Backend, Call, CallTarget, Origin, Requester, Warnings};
+use crate::registry::{Backend, Call, CallTarget, DeletionSettings, Origin, Requester, Warnings};
 
 const NAME: &str = "a";
 const NAMESPACE: &str = "n";
@@ -253,6 +253,7 @@ async fn backend(write_hooks: WriteHooks, admission: Chain) -> Backend {
         stores: Stores::new(&storage),
         health: storage.health.clone(),
         admission,
+        deletions: DeletionSettings { collects_garbage: true, concurrent: 1 },
         clock: clock.clone(),
         write_hooks,
         tokens: Arc::new(issuer()),

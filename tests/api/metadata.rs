@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::support::client::JSON;
 use crate::support::compare::{revision, text};
 use crate::support::{Client, Server};
 
@@ -422,4 +423,32 @@ fn lists_and_watches_honour_selectors() {
     let mut watch = client.watch(MAPS, "fieldSelector=metadata.name%3Da");
     let first = watch.next();
     assert_eq!((text(&first, "/type"), text(&first, "/object/metadata/name")), ("ADDED", "a"));
+}
+
+#[test]
+fn without_a_garbage_collector_deletions_leave_no_finalizers_for_it() {
+    let server = Server::with_flags(&["--engine=memory", "--enable-garbage-collector=false"]);
+    let mut client = server.admin();
+    let delete = |client: &mut Client, name: &str, policy: &str| {
+        let options = json!({"propagationPolicy": policy}).to_string();
+        client.request("DELETE", &format!("{MAPS}/{name}"), &JSON, options.as_bytes())
+    };
+    for policy in ["Orphan", "Foreground"] {
+        client.post(MAPS, &map("plain")).ok();
+        assert_eq!(text(&delete(&mut client, "plain", policy).ok(), "/status"), "Success");
+        client.get(&format!("{MAPS}/plain")).expect_error(404, "NotFound");
+    }
+    // One that is there already is left to whoever has set it.
+    let mut kept = map("kept");
+    kept["metadata"]["finalizers"] = json!(["orphan"]);
+    client.post(MAPS, &kept).ok();
+    let marked = delete(&mut client, "kept", "Foreground").ok();
+    assert_eq!(marked["metadata"]["finalizers"], json!(["orphan"]));
+    assert!(marked["metadata"]["deletionTimestamp"].is_string(), "{marked}");
+    delete(&mut client, "kept", "Sideways").expect_error(422, "Invalid");
+    // The first deletion of a namespace does not depend on the flag.
+    client.post("/api/v1/namespaces", &namespace("held")).ok();
+    let options = json!({"propagationPolicy": "Foreground"}).to_string();
+    let held = client.request("DELETE", "/api/v1/namespaces/held", &JSON, options.as_bytes()).ok();
+    assert_eq!(held["metadata"]["finalizers"], json!(["foregroundDeletion"]));
 }

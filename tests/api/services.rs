@@ -450,3 +450,30 @@ fn update_that_finalizes_service_keeps_no_allocation() {
     assert_eq!(allocated_ips(&mut client), before);
     create_service(&mut client, "t", expected);
 }
+
+#[test]
+fn kubernetes_service_has_the_node_port_of_the_flag_if_it_is_created() {
+    let directory = temp_directory();
+    let start = |flags: &[&str]| Server::start_in(directory.path(), flags);
+    let kubernetes = |server: &Server| server.admin().get(&service_path("kubernetes")).ok();
+    let server = start(&["--kubernetes-service-node-port=30443"]);
+    let created = kubernetes(&server);
+    assert_eq!((&created["spec"]["type"], node_port(&created)), (&json!("NodePort"), 30_443));
+    assert!(
+        create_error(
+            &mut server.admin(),
+            "other",
+            json!({"type": "NodePort", "ports": [{"port": 1, "nodePort": 30_443}]})
+        )
+        .contains("provided port is already allocated")
+    );
+    server.stop();
+    let server = start(&["--kubernetes-service-node-port=30444"]);
+    assert_eq!(node_port(&kubernetes(&server)), 30_443, "an existing service is not changed");
+
+    let refused =
+        Server::try_start_in(&directory.path().join("other"), &["--kubernetes-service-node-port=99999"]);
+    let stderr = refused.err().expect("it is no port").stderr;
+    let range = "kubernetes service node port range 30000-32767 doesn't contain 99999";
+    assert!(stderr.contains("must be between 0 and 65535, inclusive") && stderr.contains(range), "{stderr}");
+}

@@ -151,7 +151,11 @@ impl Application for TestApplication {
         self.0.stopping.begin();
     }
 
-    fn end_watches(&self) -> LocalBoxFuture<'_, ()> {
+    fn refuse_requests(&self) -> LocalBoxFuture<'_, ()> {
+        async {}.boxed_local()
+    }
+
+    fn end_watches(&self, _within: Duration) -> LocalBoxFuture<'_, ()> {
         self.0.watches.begin();
         async {}.boxed_local()
     }

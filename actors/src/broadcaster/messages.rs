@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use actix::prelude::*;
 use pilothouse_types::object::{Revision, TypeName};
@@ -53,11 +54,14 @@ pub struct Unsubscribe {
     pub id: SubscriptionId,
 }
 
-/// Ends all watches cleanly, including new ones: the server stops. Answers when all were asked to end. On Full the sender waits; on
+/// Ends all watches cleanly, and new ones at once: the server stops. Answers when all were asked to end. On Full the sender waits; on
 /// Closed there is no watch.
-#[derive(Message)]
+#[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
-pub struct CloseAll;
+pub struct CloseAll {
+    /// How long this may take: their clients come to another server, and not all at once.
+    pub within: Duration,
+}
 
 /// Ends all watches of a type cleanly, because its resource has changed and clients begin anew, or because it is gone. Answers
 /// nothing. On Full the sender waits; on Closed there is no watch.

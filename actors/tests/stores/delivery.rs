@@ -18,6 +18,7 @@ use pilothouse_actors::archive::{Archive, ArchiveError, ArchiveReader, Span};
 use pilothouse_actors::broadcaster::{Broadcaster, CloseAll};
 use pilothouse_actors::event::{Change, Event};
 use pilothouse_actors::fatal::Fatal;
+use pilothouse_actors::limits::CLOSING_PAUSE;
 use pilothouse_actors::log_time::{LogTime, WriteTime};
 use pilothouse_actors::notifier::ChangeNotifiers;
 use pilothouse_actors::point_in_time::{PointInTimeError, snapshot_at};
@@ -28,6 +29,7 @@ use pilothouse_actors::store::Position;
 use pilothouse_actors::watch_event::WatchEventType;
 use pilothouse_actors::watch_memory::{WatchAccount, WatchMemory};
 use pilothouse_actors::window::{Read, Window};
+use pilothouse_types::clock::Clock;
 use pilothouse_types::filter::{FieldRule, Filter, LabelRule};
 use pilothouse_types::lock::Lock;
 use pilothouse_types::object::{Draft, Key, Object, Pairs, Revision, TypeName, Variant};
@@ -263,13 +265,32 @@ fn close_all_ends_watches_after_pending_events() {
         harness.write(0, Some(ObjectState { app: "web", node: "1" }));
         harness.open(Filter::everything(), 1);
         settle().await;
-        harness.broadcaster.send(CloseAll).await.unwrap();
+        harness.broadcaster.send(CloseAll { within: std::time::Duration::ZERO }).await.unwrap();
         harness.open(Filter::everything(), 0);
         harness.drain(|_| true).await;
         for client in &harness.clients {
             assert!(client.ended);
             assert_eq!(client.lines(), client.expected);
         }
+        assert_eq!(harness.live.count(), 0);
+    });
+}
+
+#[test]
+fn close_all_within_a_time_ends_some_watches_after_others() {
+    in_system(async {
+        let mut harness = Harness::new(1 << 20);
+        // More than are closed at once.
+        for _ in 0..25 {
+            harness.open(Filter::everything(), 1);
+        }
+        settle().await;
+        let (clock, within) = (Clock::system(), std::time::Duration::from_millis(200));
+        let begun = clock.moment();
+        harness.broadcaster.send(CloseAll { within }).await.unwrap();
+        assert!(clock.elapsed(begun) >= CLOSING_PAUSE * 2, "10, 10 and 5 of them, with pauses");
+        harness.drain(|_| true).await;
+        assert!(harness.clients.iter().all(|client| client.ended));
         assert_eq!(harness.live.count(), 0);
     });
 }

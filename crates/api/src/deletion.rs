@@ -57,11 +57,13 @@ pub fn check_preconditions(
     Ok(())
 }
 
-/// Decides the next step, and marks the object if it must wait.
+/// Decides the next step, and marks the object if it must wait. `collects_garbage`: whether a garbage collector is told by finalizers
+/// what to do with dependents. For the first deletion of a namespace it is, as in the reference.
 pub fn prepare(
     rules: &DeletionRules,
     object: &mut Value,
     options: &DeleteOptions,
+    collects_garbage: bool,
     now: Timestamp,
 ) -> Deletion {
     if !meta::is_terminating(object) && rules.first_deletion != FirstDeletion::Plain {
@@ -83,7 +85,9 @@ pub fn prepare(
         Grace::Given => true,
         Grace::None => false,
     };
-    set_finalizers(rules, object, options);
+    if collects_garbage {
+        set_finalizers(rules, object, options);
+    }
     let is_finalized = !has_finalizers(object);
     if !is_finalized && !is_graceful {
         mark(object, now);
@@ -213,7 +217,8 @@ mod tests {
     fn namespaces_and_definitions_are_marked_before_removal() {
         let delete = |group: &str, kind: &str, body: &str, options: &DeleteOptions| {
             let mut object = json::read(body.as_bytes()).unwrap();
-            let decision = prepare(&rules(group, kind).deletion, &mut object, options, Timestamp(1_000_000));
+            let decision =
+                prepare(&rules(group, kind).deletion, &mut object, options, true, Timestamp(1_000_000));
             (decision, object)
         };
         let plain = DeleteOptions::default();

@@ -9,6 +9,10 @@ pub const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// The number of unanswered probes after which the peer is gone.
 pub const KEEPALIVE_PROBES: u32 = 3;
+/// A connection with a rate carries in each such interval what it may carry in a second, divided by their number.
+pub const PACE_INTERVAL: Duration = Duration::from_millis(100);
+/// The number of these intervals in a second.
+pub const PACE_INTERVALS_PER_SECOND: u64 = 10;
 /// Open connections to kubelets, pods and services, including upgraded ones and followed logs.
 pub const UPSTREAM_CONNECTIONS: usize = 4_096;
 /// Open connections to extension API servers.

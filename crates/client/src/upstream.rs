@@ -29,6 +29,7 @@ use tokio::time::timeout;
 use self::connection_limits::{ConnectionLimits, ConnectionSlot};
 use self::pool::{Connection, KeepAliveHandle, Origin, Pool, Purpose, ReuseOutcome};
 use crate::limits;
+use crate::paced::Paced;
 
 pub use body::{RequestBody, ResponseBody};
 pub use dial::Stream;
@@ -89,7 +90,7 @@ pub struct UpstreamResponse {
 pub struct Channel {
     /// The headers of the 101 response.
     pub headers: HeaderMap,
-    io: TokioIo<hyper::upgrade::Upgraded>,
+    io: Paced<TokioIo<hyper::upgrade::Upgraded>>,
     _connection: ConnectionInUse,
 }
 
@@ -97,6 +98,12 @@ impl Channel {
     /// The byte stream in both directions.
     pub fn io(&mut self) -> &mut (impl AsyncRead + AsyncWrite + Unpin + use<>) {
         &mut self.io
+    }
+
+    /// The same with a bound for the bytes that it carries in a second, each way.
+    #[must_use]
+    pub fn with_rate(self, bytes_per_second: Option<u64>) -> Channel {
+        Channel { io: self.io.with_rate(bytes_per_second), ..self }
     }
 }
 
@@ -165,7 +172,7 @@ impl Upstream {
         let io = TokioIo::new(upgraded.map_err(|error| Failure::broken(&error))?);
         Ok(UpgradeOutcome::Channel(Channel {
             headers: std::mem::take(response.headers_mut()),
-            io,
+            io: Paced::new(io),
             _connection: connection,
         }))
     }

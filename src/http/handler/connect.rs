@@ -55,6 +55,8 @@ pub struct ConnectDeps {
     pub translates_streams: bool,
     /// Whether port-forward over WebSocket is unpacked to SPDY for kubelets.
     pub unpacks_tunnels: bool,
+    /// How many bytes an upgraded connection may carry in a second, each way; `None` for any number.
+    pub upgraded_bytes_per_second: Option<u64>,
     /// The memory budget of HTML pages whose links are rewritten.
     pub pages: MemoryBudget,
     /// Set at shutdown: followed logs end then, like watches.

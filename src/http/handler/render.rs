@@ -37,7 +37,7 @@ use super::gzip::{self, Gzip};
 use super::streamed_body::StreamedBody;
 use super::worker::Worker;
 
-const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
+pub(super) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 const FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
 const PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
 /// The media type of error texts.

@@ -37,6 +37,7 @@ use super::debug_pages::DebugPages;
 use super::health::Health;
 use super::merged_discovery::MergedDocuments;
 use super::openapi::OpenApi;
+use super::shutdown::Shutdown;
 
 /// The state of one worker thread. Everything in it is reached without crossing a thread.
 pub struct Worker {
@@ -60,6 +61,8 @@ pub struct Shared {
     pub served_definitions: ServedRevision,
     /// How many requests are served at the same time, and for how long.
     pub limits: RequestLimits,
+    /// Tells clients to try another server when this one ends; `None` if it does not.
+    pub shutdown: Option<Shutdown>,
     /// What happens to requests that take much work.
     pub heavy: HeavyWork,
     /// The state that the health checks probe.

@@ -37,6 +37,7 @@ use crate::http::handler::debug_pages::{self, DebugPages};
 use crate::http::handler::health::{Grace, Health, OptionalParts};
 use crate::http::handler::merged_discovery::MergedDocuments;
 use crate::http::handler::openapi::OpenApi;
+use crate::http::handler::shutdown::Shutdown;
 use crate::http::handler::storage_probe::StorageProbe;
 use crate::http::handler::worker::{
     self, AuthenticationSettings, DebugSettings, Encodings, HeavyWork, RequestLimits, ResponseSettings,
@@ -122,6 +123,7 @@ pub(super) async fn shared(
             limiter: limiter(context, indexes, load, metrics).await?,
             request_timeout: config.limits.request_timeout,
         },
+        shutdown: config.lifecycle.shutdown_send_retry_after.then(Shutdown::default),
         heavy: HeavyWork {
             pool: Arc::new(HeavyPool::new(config.heavy_threads(), metrics, &context.clock)),
             costly_calls: CostlyCalls::default(),
@@ -263,6 +265,7 @@ fn connect(context: &StartContext, memory: &MemoryBudgets) -> Result<ConnectDeps
         upstream: Arc::new(upstream),
         translates_streams: config.gates().enabled(TRANSLATE_STREAM_CLOSE_WEBSOCKET_REQUESTS),
         unpacks_tunnels: config.gates().enabled(PORT_FORWARD_WEBSOCKETS),
+        upgraded_bytes_per_second: config.limits.max_connection_rate(),
         pages: memory.proxied_pages.clone(),
         drain: Drain::default(),
     })

@@ -161,6 +161,7 @@ impl Addresses {
             ports: allocators::node_ports(config, storage, log, &holdings),
             address_records: allocators::address_records(config, storage, log, &ranges),
             kubernetes_service: KubernetesService {
+                node_port: config.api.kubernetes_node_port(),
                 ranges: ranges.to_vec(),
                 endpoint: own_endpoint(context, log_of(SERVER_RECORDS)),
             },

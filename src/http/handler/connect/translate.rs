@@ -114,7 +114,7 @@ pub(super) async fn streams(
     {
         UpgradeOutcome::Response(response) => refusal_response(request, response),
         UpgradeOutcome::Channel(channel) => {
-            let streams = streams.clone();
+            let (streams, channel) = (streams.clone(), channel.with_rate(deps.upgraded_bytes_per_second));
             switch.leave_http(Box::new(move |client| Box::pin(command::run(client, channel, head, streams))));
             Ok(switching_response())
         }
@@ -162,6 +162,7 @@ pub(super) async fn tunnel(
                 protocol => format!("{TUNNEL}{protocol}"),
             };
             let head = response_head(request, &protocol)?;
+            let channel = channel.with_rate(deps.upgraded_bytes_per_second);
             switch.leave_http(Box::new(move |client| Box::pin(copy_tunnel(client, channel, head))));
             Ok(switching_response())
         }

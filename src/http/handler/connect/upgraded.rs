@@ -74,7 +74,9 @@ async fn pass_through(
         .map_err(|failure| upgrade_error(&failure))?
     {
         UpgradeOutcome::Response(response) => refusal_response(request, response),
-        UpgradeOutcome::Channel(channel) => Ok(hand_over(&switch, channel)),
+        UpgradeOutcome::Channel(channel) => {
+            Ok(hand_over(&switch, channel.with_rate(deps.upgraded_bytes_per_second)))
+        }
     }
 }
 
