@@ -19,11 +19,13 @@ mod repair;
 mod restore;
 mod share_keys;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser;
+
+use crate::config::Config;
 
 /// A command that does not start a server.
 trait Command: Parser {
@@ -39,10 +41,33 @@ trait Command: Parser {
     }
 }
 
+/// The command that prints the help of others.
+const HELP: &str = "help";
+
 /// Runs the selected command, if there is one, and returns its exit code.
 pub fn run_if_selected(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
     let mut arguments = arguments.into_iter().skip(1);
     let name = arguments.next()?;
+    if name == HELP { Some(print_help(arguments.next())) } else { run_selected(&name, arguments) }
+}
+
+/// Prints the help of a command, or of all that there is.
+fn print_help(command: Option<OsString>) -> ExitCode {
+    let Some(command) = command.filter(|command| command != HELP) else {
+        // That is an error for the parser.
+        if let Err(help) = Config::parse(["pilothouse", "--help"]) {
+            let _ = help.print();
+        }
+        return ExitCode::SUCCESS;
+    };
+    run_selected(&command, ["--help".into()].into_iter()).unwrap_or_else(|| {
+        let _ = writeln!(io::stderr(), "pilothouse help: there is no command {}", command.display());
+        ExitCode::FAILURE
+    })
+}
+
+/// `None` if there is no such command.
+fn run_selected(name: &OsStr, arguments: impl Iterator<Item = OsString>) -> Option<ExitCode> {
     Some(match name.to_str()? {
         backup::Options::NAME => run::<backup::Options>(arguments),
         check::Options::NAME => run::<check::Options>(arguments),

@@ -41,7 +41,7 @@ pub use external_authenticators::{FrontProxy, TokenWebhook};
 pub use flag_groups::{
     Aggregation, Api, Authentication, Authorization, AuthorizationMode, Backend, Controllers,
     EndpointReconcilerType, Engine, Kubelets, Lifecycle, LogFormat, Logging, RequestLimits, ServiceAccounts,
-    Serving, Storage, TlsVersion,
+    Serving, SigningKeyPart, Storage, TlsVersion,
 };
 pub use gates::FeatureGates;
 pub use memory_limit::MemoryLimit;
@@ -393,9 +393,18 @@ impl Config {
     }
 }
 
+/// What the help begins with, because nobody finds it behind the flags.
+const HELP: &str = "\
+{about-with-newline}
+{usage-heading} {usage}
+       pilothouse COMMAND ...
+
+{before-help}{all-args}";
+
 /// Selected by the first argument, before flags are parsed: `src/commands.rs`.
 const COMMANDS: &str = "\
-Commands that do not start a server, each with its own --help:
+Without a command, a server is started. Commands that start none, each with its own --help:
+  help         Print this text, or that of a command
   healthcheck  Check whether a running server is ready
   convert      Convert objects between JSON, YAML, Protobuf and CBOR
   export       Write the objects of a cluster as a stream
@@ -418,7 +427,8 @@ fn command() -> Command {
         .args_override_self(true);
     let command = Config::augment_args(command)
         .about("A control-plane API server that serves the Kubernetes 1.33 API")
-        .after_help(COMMANDS);
+        .help_template(HELP)
+        .before_help(COMMANDS);
     compat::extend(command).mut_args(|arg| {
         let is_bool_flag = arg.get_value_parser().type_id() == std::any::TypeId::of::<bool>()
             && matches!(arg.get_action(), clap::ArgAction::Set);

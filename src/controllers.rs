@@ -7,7 +7,7 @@
 mod apiservice_registration;
 mod attempts;
 mod availability;
-mod bootstrap_tokens;
+pub mod bootstrap_tokens;
 pub mod client;
 mod clusterrole_aggregation;
 mod csr;

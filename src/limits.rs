@@ -84,6 +84,8 @@ pub const INPUT_DURING_WATCH_BYTES: usize = 16 << 10;
 pub const RESPONSE_STALL: Duration = Duration::from_secs(300);
 /// How long a closing TLS connection may take; then it is dropped.
 pub const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Bytes that are read of a client that speaks plain HTTP to the secure port, so that it gets its answer.
+pub const PLAIN_REQUEST_BYTES: usize = 1 << 20;
 /// How often the server checks for stored objects that cannot be read.
 pub const UNREADABLE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How often health checks probe the storage; between two probes they report the last result.

@@ -21,6 +21,7 @@ mod files;
 pub(crate) mod host;
 mod kubeconfig;
 pub(crate) mod random;
+mod rsa_keys;
 mod shared_keys;
 pub(crate) mod signatures;
 pub mod signers;
@@ -304,8 +305,14 @@ fn admin(folder: &mut Folder, authority: &Authority, clock: &Clock) -> Result<Id
             return Ok(identity);
         }
     }
+    let key = match folder.key_without_certificate(pair)? {
+        Some(key) => key,
+        None if folder.has_directory() => PKey::from_rsa(rsa_keys::generate()?)?,
+        // Nobody reads it from a file, so it may be of a kind that is made faster.
+        None => authority::new_key()?,
+    };
     let purpose = Purpose::Client { user: "kubernetes-admin", group: well_known::MASTERS };
-    let issued = authority.issue(&purpose, clock.now())?;
+    let issued = authority.issue_for(&key, &purpose, clock.now())?;
     folder.stage_pair(pair, &issued);
     Ok(issued)
 }

@@ -29,7 +29,8 @@ pub struct Serving {
     /// Port to listen on; 0 picks a free one.
     #[arg(long, default_value_t = 6443, value_name = "PORT")]
     pub secure_port: u16,
-    /// IP address on which to advertise the server to members of the cluster; by default the bind address.
+    /// IP address on which to advertise the server to members of the cluster, by the endpoints of the service kubernetes. By default the
+    /// bind address, or if that is a loopback address or none, the first address of this host: endpoints cannot be loopback addresses.
     #[arg(long, value_name = "IP")]
     pub advertise_address: Option<IpAddr>,
     /// Host name for clients outside of the cluster; the serving certificate covers it.
@@ -462,6 +463,10 @@ pub struct Controllers {
     /// How long a legacy token must be unused before it is marked invalid, and then before it is deleted.
     #[arg(long, default_value = "8760h0m0s", value_parser = go_duration, value_name = "DURATION")]
     pub legacy_service_account_token_clean_up_period: Duration,
+    /// Which part of a bootstrap token is the key of its signature of the ConfigMap cluster-info: the whole `token`, as documented, or its
+    /// `secret` part, with which `kubeadm join --token` verifies. Not a flag of kube-apiserver.
+    #[arg(long, default_value = "token", value_enum, value_name = "PART")]
+    pub cluster_info_signing_key: SigningKeyPart,
     /// Mark deleted objects with the finalizers by which a garbage collector knows what to do with their dependents. The collector itself
     /// is one of --controllers.
     #[arg(long, action = ArgAction::Set, default_value_t = true)]
@@ -469,6 +474,15 @@ pub struct Controllers {
     /// Number of terminated pods that may exist before the oldest are deleted; 0 disables it.
     #[arg(long, default_value_t = 12_500, value_name = "N")]
     pub terminated_pod_gc_threshold: u32,
+}
+
+/// The part of a bootstrap token that signs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SigningKeyPart {
+    /// The whole token, `id.secret`.
+    Token,
+    /// What is behind the dot.
+    Secret,
 }
 
 /// Limits of requests and memory.

@@ -31,6 +31,15 @@ const SIGNATURE: &str = "jws-kubeconfig-";
 /// The length of a token ID, as in the name of its Secret.
 const ID_LENGTH: usize = 6;
 
+/// The part of a token that is the key of its signature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyPart {
+    /// The whole token, `id.secret`.
+    Token,
+    /// What is behind the dot.
+    Secret,
+}
+
 fn is_token(change: &ObjectChange<'_>) -> bool {
     change.type_name.as_str() == SECRETS
         && change.object.key.namespace() == SYSTEM_NAMESPACE
@@ -52,8 +61,8 @@ fn remaining_seconds(secret: &Value, now: i64) -> Option<i64> {
     Some(time::parse_seconds(&expiration).map_or(0, |expiry| (expiry - now).max(0)))
 }
 
-/// The ID of a token that may sign now, and the whole token, which is the signing key.
-fn signing_token(secret: &Value, now: i64) -> Option<(String, String)> {
+/// The ID of a token that may sign now, and the key with which it signs.
+fn signing_token(secret: &Value, key_part: KeyPart, now: i64) -> Option<(String, String)> {
     let id_in_name = meta::name(secret).strip_prefix("bootstrap-token-")?;
     let (id, key) = (data(secret, "token-id"), data(secret, "token-secret"));
     let well_formed =
@@ -63,9 +72,12 @@ fn signing_token(secret: &Value, now: i64) -> Option<(String, String)> {
         && !key.is_empty()
         && remaining_seconds(secret, now) != Some(0)
         && data(secret, "usage-bootstrap-signing") == "true";
-    may_sign.then(|| {
-        let token = format!("{id}.{key}");
-        (id, token)
+    may_sign.then(|| match key_part {
+        KeyPart::Token => {
+            let token = format!("{id}.{key}");
+            (id, token)
+        }
+        KeyPart::Secret => (id, key),
     })
 }
 
@@ -86,6 +98,8 @@ fn detached_signature(
 pub struct BootstrapSigner {
     /// Reads and writes objects.
     pub client: Client,
+    /// The part of a token that is the key of its signature.
+    pub key_part: KeyPart,
 }
 
 impl BootstrapSigner {
@@ -113,7 +127,7 @@ impl BootstrapSigner {
         {
             // A corrupt Secret is skipped; the others still sign.
             let Ok(secret) = self.client.load(&secrets, object) else { continue };
-            if let Some((id, key)) = signing_token(&secret, now) {
+            if let Some((id, key)) = signing_token(&secret, self.key_part, now) {
                 tokens.insert(id, key);
                 let seconds = remaining_seconds(&secret, now).and_then(|seconds| u64::try_from(seconds).ok());
                 next_expiry = next_expiry.into_iter().chain(seconds.map(Duration::from_secs)).min();
@@ -245,14 +259,16 @@ mod tests {
     #[test]
     fn only_valid_tokens_sign() {
         let pair = Some(("abcdef".to_owned(), "abcdef.0123456789abcdef".to_owned()));
-        assert_eq!(signing_token(&token(""), 0), pair);
+        assert_eq!(signing_token(&token(""), KeyPart::Token, 0), pair);
+        let secret = Some(("abcdef".to_owned(), "0123456789abcdef".to_owned()));
+        assert_eq!(signing_token(&token(""), KeyPart::Secret, 0), secret);
         let until_2001 = format!(r#","expiration":"{}""#, STANDARD.encode("2001-09-09T01:46:40Z"));
         assert_eq!(remaining_seconds(&token(&until_2001), 999_999_990), Some(10));
-        assert_eq!(signing_token(&token(&until_2001), 999_999_990), pair);
-        assert_eq!(signing_token(&token(&until_2001), 1_000_000_000), None);
-        assert_eq!(signing_token(&token(r#","expiration":"eA==""#), 0), None);
-        assert_eq!(signing_token(&token(r#","usage-bootstrap-signing":"""#), 0), None);
-        assert_eq!(signing_token(&token(r#","token-id":"YWJjZGVn""#), 0), None);
+        assert_eq!(signing_token(&token(&until_2001), KeyPart::Token, 999_999_990), pair);
+        assert_eq!(signing_token(&token(&until_2001), KeyPart::Token, 1_000_000_000), None);
+        assert_eq!(signing_token(&token(r#","expiration":"eA==""#), KeyPart::Token, 0), None);
+        assert_eq!(signing_token(&token(r#","usage-bootstrap-signing":"""#), KeyPart::Token, 0), None);
+        assert_eq!(signing_token(&token(r#","token-id":"YWJjZGVn""#), KeyPart::Token, 0), None);
     }
 
     #[test]

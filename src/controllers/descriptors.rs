@@ -97,7 +97,9 @@ pub static DESCRIPTORS: &[ControllerDescriptor] = &[
         context.run(name, move || PodCollector::new(client.clone(), clock.clone(), threshold));
     }),
     entry("bootstrap-signer-controller", "bootstrapsigner", "bootstrap-signer", |inputs| {
-        inputs.context.run(inputs.name, move || BootstrapSigner { client: inputs.client.clone() });
+        let StartInputs { context, name, client, settings, .. } = inputs;
+        let key_part = settings.signing_key_part;
+        context.run(name, move || BootstrapSigner { client: client.clone(), key_part });
     }),
     entry("token-cleaner-controller", "tokencleaner", "token-cleaner", |inputs| {
         inputs.context.run(inputs.name, move || TokenCleaner { client: inputs.client.clone() });

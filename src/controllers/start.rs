@@ -26,6 +26,7 @@ use crate::registry::{Backend, Origin};
 
 use super::apiservice_registration::{self, ApiServiceRegistration};
 use super::availability::{self, Availability};
+use super::bootstrap_tokens::KeyPart;
 use super::client::Client;
 use super::descriptors::ControllerDescriptor;
 use super::expiry::{self, Expiry};
@@ -76,6 +77,8 @@ pub struct Settings {
     pub tokens_unused_for: Duration,
     /// The maximum number of finished pods; zero for no limit.
     pub max_finished_pods: u32,
+    /// The part of a bootstrap token that signs cluster-info.
+    pub signing_key_part: KeyPart,
     /// Whether API Priority and Fairness is enabled.
     pub flow_control_enabled: bool,
     /// Whether other servers share the store.

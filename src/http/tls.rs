@@ -19,12 +19,15 @@ use openssl::ssl::{
 use openssl::stack::Stack;
 use openssl::x509::X509;
 use pilothouse_actors::yield_every::YieldEvery;
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::time::timeout;
 use tokio_openssl::SslStream;
 
 use super::peer::{Peer, PeerCertificates};
 use crate::config::{Serving, TlsVersion};
-use crate::limits::{CONNECTION_TURN_BYTES, INPUT_DURING_WATCH_BYTES};
+use crate::limits::{
+    CONNECTION_TURN_BYTES, DISCONNECT_TIMEOUT, INPUT_DURING_WATCH_BYTES, PLAIN_REQUEST_BYTES,
+};
 use crate::pki::{Identity, Pki, SniCertificate};
 
 const HTTP2_AND_HTTP1: &[u8] = b"\x02h2\x08http/1.1";
@@ -148,8 +151,7 @@ impl Tls {
                 stack.errors().iter().any(|error| error.reason() == Some("http request"))
             });
             if is_plain_http {
-                // Best effort: the client may be gone already.
-                let _ = stream.get_mut().write_all(NOT_TLS).await;
+                refuse_plain_http(stream.get_mut()).await;
             }
             return Err(io::Error::other(error));
         }
@@ -157,6 +159,24 @@ impl Tls {
         let turn = YieldEvery::new(CONNECTION_TURN_BYTES);
         Ok(TlsStream { stream, is_drained: false, buffered_input: Vec::new(), turn, peer })
     }
+}
+
+/// Answers a client that has not begun a handshake, as well as possible: it may be gone already.
+async fn refuse_plain_http(io: &mut TcpStream) {
+    let answered = async {
+        io.write_all(NOT_TLS).await?;
+        io.shutdown().await?;
+        // Bytes that nobody has read would make the close a reset, and that would overtake the answer.
+        let mut rest = [0; INPUT_CHUNK_BYTES];
+        let mut limit = PLAIN_REQUEST_BYTES;
+        while limit > 0
+            && let read @ 1.. = io.read(&mut rest).await?
+        {
+            limit = limit.saturating_sub(read);
+        }
+        io::Result::Ok(())
+    };
+    let _ = timeout(DISCONNECT_TIMEOUT, answered).await;
 }
 
 fn context(

@@ -61,7 +61,7 @@ pub(super) fn register_build_info(registry: &MetricRegistry<'_>, release: &Relea
         ("git_version", build.git_version),
         ("git_commit", build.git_commit),
         ("git_tree_state", build.git_tree_state),
-        ("build_date", build.build_date),
+        ("build_date", build.build_date.as_str()),
         ("go_version", build.go_version),
         ("compiler", build.compiler),
         ("platform", &build.platform),

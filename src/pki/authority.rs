@@ -1,4 +1,5 @@
-//! The server's own CA. All keys are ECDSA on P-256: generated in well under a millisecond, and supported by every client.
+//! The server's own CA. Its keys are ECDSA on P-256: generated in well under a millisecond. That of the administrator's kubeconfig is
+//! another matter: see `rsa_keys.rs`.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -74,13 +75,22 @@ impl Authority {
 
     /// Issues a certificate for a new key.
     pub(super) fn issue(&self, purpose: &Purpose<'_>, now: Timestamp) -> Result<Identity, ErrorStack> {
-        let key = new_key()?;
+        self.issue_for(&new_key()?, purpose, now)
+    }
+
+    /// Issues a certificate for a key.
+    pub(super) fn issue_for(
+        &self,
+        key: &PKey<Private>,
+        purpose: &Purpose<'_>,
+        now: Timestamp,
+    ) -> Result<Identity, ErrorStack> {
         let subject = match purpose {
             Purpose::Serving(_) => name(SERVER_NAME, None)?,
             Purpose::Client { user, group } => name(user, Some(group))?,
         };
         let issuer = self.certificate.subject_name();
-        let mut draft = draft(&subject, issuer, &key, now, limits::CERTIFICATE_LIFETIME)?;
+        let mut draft = draft(&subject, issuer, key, now, limits::CERTIFICATE_LIFETIME)?;
         draft.append_extension(BasicConstraints::new().critical().build()?)?;
         draft.append_extension(KeyUsage::new().critical().digital_signature().key_encipherment().build()?)?;
         let mut usage = ExtendedKeyUsage::new();
@@ -109,7 +119,7 @@ impl Authority {
         }
         draft.sign(&self.key, MessageDigest::sha256())?;
         let certificates_pem = draft.build().to_pem()?;
-        Ok(Identity { certificates_pem, key_pem: key.private_key_to_pem_pkcs8()? })
+        Ok(Identity { certificates_pem, key_pem: key_pem(key)? })
     }
 
     /// Whether the issuer name is that of this CA, or of an earlier one of this server.
@@ -121,6 +131,14 @@ impl Authority {
     /// Whether this CA issued the certificate.
     pub(super) fn has_issued(&self, certificate: &X509) -> bool {
         self.certificate.public_key().is_ok_and(|key| signatures::certificate_is_signed_by(certificate, &key))
+    }
+}
+
+/// A key as a file has it. RSA keys have the form of their own that kubeadm writes: some clients read no other.
+fn key_pem(key: &PKey<Private>) -> Result<Vec<u8>, ErrorStack> {
+    match key.rsa() {
+        Ok(rsa) => rsa.private_key_to_pem(),
+        Err(_) => key.private_key_to_pem_pkcs8(),
     }
 }
 

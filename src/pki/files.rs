@@ -5,6 +5,8 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use openssl::pkey::{PKey, Private};
+
 use super::{Identity, PkiError};
 use pilothouse_client::limits::PKI_FILE_BYTES;
 
@@ -55,7 +57,27 @@ impl Folder {
         }
     }
 
-    /// A certificate and its key. A key without a certificate is left over from a crash and ignored.
+    /// Whether files are read and written.
+    pub(super) fn has_directory(&self) -> bool {
+        self.directory.is_some()
+    }
+
+    /// The key of a pair whose certificate is missing: from before a crash, or put there to be used.
+    pub(super) fn key_without_certificate(
+        &self,
+        files: PairFiles,
+    ) -> Result<Option<PKey<Private>>, PkiError> {
+        let (None, Some(key_pem)) = (self.read(files.certificate)?, self.read(files.key)?) else {
+            return Ok(None);
+        };
+        let invalid = |_| PkiError::Content {
+            path: self.path(files.key).display().to_string(),
+            reason: "has no PEM private key",
+        };
+        PKey::private_key_from_pem(&key_pem).map(Some).map_err(invalid)
+    }
+
+    /// A certificate and its key. There is no pair without a certificate.
     pub(super) fn pair(&self, files: PairFiles) -> Result<Option<Identity>, PkiError> {
         match (self.read(files.certificate)?, self.read(files.key)?) {
             (Some(certificates_pem), Some(key_pem)) => Ok(Some(Identity { certificates_pem, key_pem })),

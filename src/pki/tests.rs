@@ -71,6 +71,53 @@ fn first_start_creates_all_files_and_later_starts_keep_them() {
 }
 
 #[test]
+fn kubeconfig_has_an_rsa_key_that_every_client_reads() {
+    let directory = tempfile::tempdir().unwrap();
+    let pki = prepare(&config(directory.path()), bound(), &Clock::manual(NOW)).unwrap();
+    let pem = String::from_utf8(pki.admin.key_pem).unwrap();
+    assert!(pem.starts_with("-----BEGIN RSA PRIVATE KEY-----\n"), "the form that kubeadm writes");
+    // As a reader does that knows nothing else: a sequence of nine integers, the first of them zero.
+    let base64: String = pem.lines().filter(|line| !line.starts_with("-----")).collect();
+    let der = openssl::base64::decode_block(&base64).unwrap();
+    let mut rest = integers(&der);
+    let integers: Vec<&[u8]> = std::iter::from_fn(|| next_integer(&mut rest)).collect();
+    assert_eq!((integers.len(), integers[0]), (9, &[0][..]));
+    assert_eq!(integers[1].len(), 257, "2,048 bits behind a sign");
+
+    // One that is there already is used, whatever it is.
+    let files = directory.path().join("pki");
+    fs::remove_file(files.join("admin.crt")).unwrap();
+    let other = authority::new_key().unwrap().private_key_to_pem_pkcs8().unwrap();
+    fs::write(files.join("admin.key"), &other).unwrap();
+    let pki = prepare(&config(directory.path()), bound(), &Clock::manual(NOW)).unwrap();
+    assert!(pki.admin.key_pem == other && is_trusted(&pki.client_ca_pem, &pki.admin));
+    fs::remove_file(files.join("admin.crt")).unwrap();
+    fs::write(files.join("admin.key"), "no key").unwrap();
+    assert!(prepare(&config(directory.path()), bound(), &Clock::manual(NOW)).is_err());
+}
+
+/// The content of a DER sequence.
+fn integers(der: &[u8]) -> &[u8] {
+    assert_eq!((der[0], der[1]), (0x30, 0x82));
+    assert_eq!(usize::from(u16::from_be_bytes([der[2], der[3]])), der.len() - 4);
+    &der[4..]
+}
+
+/// The next DER integer.
+fn next_integer<'d>(rest: &mut &'d [u8]) -> Option<&'d [u8]> {
+    let (tag, tail) = rest.split_first()?;
+    assert_eq!(*tag, 2, "an integer");
+    let (length, start) = match tail[0] {
+        0x82 => (usize::from(u16::from_be_bytes([tail[1], tail[2]])), 3),
+        0x81 => (usize::from(tail[1]), 2),
+        length => (usize::from(length), 1),
+    };
+    let (integer, others) = tail[start..].split_at(length);
+    *rest = others;
+    Some(integer)
+}
+
+#[test]
 fn admin_certificate_has_user_and_masters_group() {
     let pki = prepare(&Config::ephemeral(), bound(), &Clock::manual(NOW)).unwrap();
     let certificate = X509::from_pem(&pki.admin.certificates_pem).unwrap();

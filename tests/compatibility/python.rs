@@ -33,9 +33,12 @@ fn python_client_sees_dependents_deleted() {
 
 #[test]
 fn cluster_info_signature_verifies_with_jwcrypto() {
-    let server = Server::with_flags(&["--engine=memory", "--controllers=*"]);
-    let script = script("cluster_info.py");
-    run(Command::new(&*PYTHON).arg(script).arg(server.kubeconfig()).env_remove("KUBECONFIG"));
+    let common = ["--engine=memory", "--controllers=*"];
+    for (flags, key) in [(&[][..], "token"), (&["--cluster-info-signing-key=secret"], "secret")] {
+        let server = Server::with_flags(&[&common[..], flags].concat());
+        let mut client = Command::new(&*PYTHON);
+        run(client.arg(script("cluster_info.py")).arg(server.kubeconfig()).arg(key).env_remove("KUBECONFIG"));
+    }
 }
 
 /// The first release of the client with informers is for Kubernetes 1.36.

@@ -253,10 +253,17 @@ async fn disable_http2_flag_negotiates_http1() {
 #[tokio::test]
 async fn plain_http_request_gets_explanation() {
     let (server, _application) = start(Config::ephemeral());
-    let response = edge::send_plain(server.address(), b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    let short = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n";
+    let response = edge::send_plain(server.address(), short).await.expect("a clean end");
+    assert!(response.ends_with("Client sent an HTTP request to an HTTPS server.\n"), "{response}");
+    // One whose body is longer than the first read: the answer is not lost in a reset.
+    let long =
+        [b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 300000\r\n\r\n", vec![b'x'; 300_000].as_slice()]
+            .concat();
+    let response = edge::send_plain(server.address(), &long).await.expect("no reset");
     assert!(response.ends_with("Client sent an HTTP request to an HTTPS server.\n"), "{response}");
     // Bytes that are no request: the server closes the connection and goes on.
-    edge::send_plain(server.address(), &[0; 64]).await;
+    let _reset = edge::send_plain(server.address(), &[0; 64]).await;
     let mut client = Client::connect(&server, None).await;
     assert_eq!(client.send(get("/hello")).await.status(), StatusCode::OK);
 }

@@ -12,7 +12,7 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 
 use openssl::asn1::Asn1Time;
 use openssl::ec::{EcGroup, EcKey};

@@ -1,4 +1,6 @@
-"""What a new node reads before it trusts anybody, verified by a library that has nothing to do with the server."""
+"""What a new node reads before it trusts anybody, verified by a library that has nothing to do with the server.
+
+Arguments: a kubeconfig, and whether the key of a signature is the whole token or the secret part of it."""
 
 import base64
 import sys
@@ -41,6 +43,9 @@ def verify(detached, token, content):
 
 def main():
     config.load_kube_config(sys.argv[1])
+    keys = {"token": "abcdef.0123456789abcdef", "secret": "0123456789abcdef"}
+    key = keys.pop(sys.argv[2])
+    (other_key,) = keys.values()
     core = client.CoreV1Api()
     metadata = client.V1ObjectMeta(name="bootstrap-token-abcdef")
     data = {"token-id": "abcdef", "token-secret": "0123456789abcdef", "usage-bootstrap-signing": "true"}
@@ -50,8 +55,8 @@ def main():
     core.create_namespaced_config_map("kube-public", info)
 
     first = signature(core, "abcdef", KUBECONFIG)
-    assert verify(first, "abcdef.0123456789abcdef", KUBECONFIG) == {"alg": "HS256", "kid": "abcdef"}
-    for token, content in [("abcdef.fedcba9876543210", KUBECONFIG), ("abcdef.0123456789abcdef", KUBECONFIG + " ")]:
+    assert verify(first, key, KUBECONFIG) == {"alg": "HS256", "kid": "abcdef"}
+    for token, content in [(other_key, KUBECONFIG), (key[::-1], KUBECONFIG), (key, KUBECONFIG + " ")]:
         try:
             verify(first, token, content)
         except jws.InvalidJWSSignature:
@@ -62,7 +67,7 @@ def main():
     deadline = time.monotonic() + 30
     while signature(core, "abcdef", "other") == first and time.monotonic() < deadline:
         time.sleep(0.01)
-    verify(signature(core, "abcdef", "other"), "abcdef.0123456789abcdef", "other")
+    verify(signature(core, "abcdef", "other"), key, "other")
 
 
 main()

@@ -295,3 +295,17 @@ fn token_file_error_names_line() {
     assert!(output.contains("line 3: a token needs at least 3 columns"), "{output}");
     assert!(!failure.status.success());
 }
+
+#[test]
+fn refused_credentials_are_logged_with_address_and_path() {
+    let server = Server::start();
+    let mut client = server.anonymous().with_token(Some("wrong"));
+    assert_eq!(client.get("/api/v1/secrets?limit=1").status, 401);
+    let line = poll(TIMEOUT, || {
+        let log = server.log();
+        log.lines().find(|line| line.contains("authentication failed")).map(str::to_owned)
+    });
+    let line = line.expect("a line of the log");
+    assert!(line.contains("address=\"127.0.0.1:") && line.contains("path=\"/api/v1/secrets\""), "{line}");
+    assert!(!line.contains("wrong") && !line.contains("limit"), "neither the token nor the query: {line}");
+}

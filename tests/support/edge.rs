@@ -316,13 +316,12 @@ pub async fn negotiated_protocol(server: &Handle) -> Option<Vec<u8>> {
 }
 
 /// The response to bytes without TLS.
-pub async fn send_plain(address: SocketAddr, bytes: &[u8]) -> String {
+pub async fn send_plain(address: SocketAddr, bytes: &[u8]) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(bytes).await.unwrap();
+    stream.write_all(bytes).await?;
     let mut response = Vec::new();
-    // The server may reset the connection after its response.
-    let _ = tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut response)).await.expect("it is closed");
-    String::from_utf8_lossy(&response).into_owned()
+    tokio::time::timeout(TIMEOUT, stream.read_to_end(&mut response)).await.expect("it is closed")?;
+    Ok(String::from_utf8_lossy(&response).into_owned())
 }
 
 pub fn get(path: &str) -> http::Request<()> {

@@ -1,15 +1,17 @@
 //! The real binary as a child process, on a free port, with a data directory of its own.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, DirBuilder, Permissions};
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::thread;
 
+use openssl::rsa::Rsa;
 use pilothouse_types::lock::Lock;
 use tempfile::TempDir;
 
@@ -84,6 +86,7 @@ pub fn command<A: AsRef<OsStr>>(data: &Path, arguments: &[A]) -> Command {
     let tokens = data.join("tokens.csv");
     fs::create_dir_all(data).expect("the data directory");
     fs::write(&tokens, TOKENS).expect("the token file");
+    give_admin_key(data);
     let mut command = Command::new(env!("CARGO_BIN_EXE_pilothouse"));
     command
         .arg("--secure-port=0")
@@ -109,6 +112,19 @@ pub fn command<A: AsRef<OsStr>>(data: &Path, arguments: &[A]) -> Command {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     command
+}
+
+/// Gives a new server the key of its administrator: it would take longer to make it than to start.
+fn give_admin_key(data: &Path) {
+    static KEY: LazyLock<Vec<u8>> =
+        LazyLock::new(|| Rsa::generate(2_048).and_then(|key| key.private_key_to_pem()).expect("a key"));
+    let pki = data.join("pki");
+    if !pki.exists() {
+        DirBuilder::new().recursive(true).mode(0o700).create(&pki).expect("the certificate directory");
+        let key = pki.join("admin.key");
+        fs::write(&key, &*KEY).expect("the key");
+        fs::set_permissions(&key, Permissions::from_mode(0o600)).expect("its permissions");
+    }
 }
 
 /// The same command on a host of another name. Tests that need it are ignored without `has_host_namespaces`.

@@ -5,14 +5,22 @@ use std::sync::Arc;
 use std::{env, fmt};
 
 use bytes::Bytes;
+use pilothouse_apimachinery::time;
 use pilothouse_cel::Semver;
 use serde::Serialize;
 
 /// The release whose API is served, down to the patch that its behaviour was compared with.
 pub const RELEASE: &str = "v1.33.12";
 
-/// The default version of this server: the release, with the build of this server.
-pub const OWN_VERSION: &str = concat!("v1.33.12+pilothouse-", env!("CARGO_PKG_VERSION"));
+/// The default version of this server: the release, with the build of this server. Without a dash: some tools take what is behind one for
+/// a mark of a prerelease, and cut there.
+pub const OWN_VERSION: &str = concat!("v1.33.12+pilothouse.", env!("CARGO_PKG_VERSION"));
+
+/// The commit that was built, if the builder names it.
+const COMMIT: Option<&str> = option_env!("PILOTHOUSE_COMMIT");
+
+/// When it was built, in seconds, if the builder says so: the usual variable of reproducible builds.
+const BUILT_AT: Option<&str> = option_env!("SOURCE_DATE_EPOCH");
 
 /// The version that a server tells its clients. Some of them insist on their own (`kubectl --match-server-version`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,12 +70,12 @@ pub struct Build<'a> {
     min_compatibility_minor: &'static str,
     /// The whole version.
     pub git_version: &'a str,
-    /// Empty: builds are reproducible from any checkout.
+    /// The commit that was built; empty if the builder did not name it.
     pub git_commit: &'static str,
     /// `clean`, because uncommitted changes are not detected.
     pub git_tree_state: &'static str,
-    /// The Unix epoch, so that builds are reproducible.
-    pub build_date: &'static str,
+    /// The time of `SOURCE_DATE_EPOCH` during the build, so that builds are reproducible; without it the Unix epoch.
+    pub build_date: String,
     /// Printed by clients. There is no Go here.
     pub go_version: &'static str,
     /// Printed by clients.
@@ -92,9 +100,9 @@ impl Release {
             min_compatibility_major: "1",
             min_compatibility_minor: "32",
             git_version: &self.0,
-            git_commit: "",
+            git_commit: COMMIT.unwrap_or_default(),
             git_tree_state: "clean",
-            build_date: "1970-01-01T00:00:00Z",
+            build_date: time::format_seconds(BUILT_AT.and_then(|seconds| seconds.parse().ok()).unwrap_or(0)),
             go_version: "none",
             compiler: "rustc",
             platform: format!("{}/{arch}", env::consts::OS),

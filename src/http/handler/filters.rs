@@ -102,7 +102,7 @@ pub async fn authenticate(
         Ok(Err(refusal)) => {
             let is_anonymous = matches!(refusal, Refusal::Anonymous);
             count(if is_anonymous { Attempt::Failure } else { Attempt::Error }, None);
-            log_refusal(worker, &refusal);
+            log_refusal(worker, request, &refusal);
             request.extensions_mut().insert(AuthenticationFailed);
             Err(Status::unauthorized())
         }
@@ -125,13 +125,20 @@ fn client_trust(identity: &Identity) -> ClientTrust {
 
 /// Logs why credentials were rejected, at most once a second, so that an attacker cannot fill the disk. The reason may quote the
 /// token's claims, so it is cut.
-fn log_refusal(worker: &Worker, refusal: &Refusal) {
+fn log_refusal(worker: &Worker, request: &HttpRequest, refusal: &Refusal) {
     let (now, reason) = (worker.backend.clock.moment(), refusal.to_string());
-    let reason = reason.char_indices().nth(REFUSAL_CHARS).map_or(reason.as_str(), |(end, _)| &reason[..end]);
+    let address = request.extensions().get::<Peer>().and_then(|peer| peer.address);
+    let address = address.map(|address| address.to_string()).unwrap_or_default();
+    let (reason, path) = (first_chars(&reason), first_chars(request.path()));
     if *refusal == Refusal::Anonymous || !worker.refusals.allows(now) {
-        return tracing::debug!(reason, "authentication failed");
+        return tracing::debug!(reason, address, path, "authentication failed");
     }
-    tracing::warn!(reason, "authentication failed");
+    tracing::warn!(reason, address, path, "authentication failed");
+}
+
+/// As much of a text as a line of the log may quote.
+fn first_chars(text: &str) -> &str {
+    text.char_indices().nth(REFUSAL_CHARS).map_or(text, |(end, _)| text.get(..end).unwrap_or_default())
 }
 
 /// The headers of a request, with lower-case names.

@@ -21,8 +21,9 @@ use super::storage::services;
 use super::{ServerParts, backend, peers};
 use crate::auth::service_account::legacy_use::{self, LegacyUseReceiver, LegacyUseSender};
 use crate::bootstrap;
-use crate::config::Config;
+use crate::config::{Config, SigningKeyPart};
 use crate::controllers;
+use crate::controllers::bootstrap_tokens::KeyPart;
 use crate::controllers::resource_index::{Published, ResourceIndexes};
 use crate::controllers::server_identity::ServerIdentity;
 use crate::controllers::start::{
@@ -137,6 +138,10 @@ impl ControllerSetup {
             quota_features: quota_features(config),
             quota_sync_period: config.controllers.resource_quota_sync_period,
             tokens_unused_for: config.controllers.legacy_service_account_token_clean_up_period,
+            signing_key_part: match config.controllers.cluster_info_signing_key {
+                SigningKeyPart::Token => KeyPart::Token,
+                SigningKeyPart::Secret => KeyPart::Secret,
+            },
             max_finished_pods: config.controllers.terminated_pod_gc_threshold,
             flow_control_enabled: config.limits.enable_priority_and_fairness,
             shares_store: config.etcd().is_some(),

@@ -176,6 +176,11 @@ impl Addresses {
 fn own_endpoint(context: &StartContext, log: Option<&EtcdLog>) -> OwnEndpoint {
     let config = &context.config;
     let address = host::reachable_address(config);
+    if let Some(address) = address
+        && context.address.ip().is_loopback()
+    {
+        tracing::info!(%address, "the endpoints of the service kubernetes name an address where this server does not listen: see --bind-address");
+    }
     let leases = log.zip(address).map(|(log, address)| log.endpoint_leases(address.to_string()));
     let reconciler = match config.api.endpoint_reconciler_type {
         EndpointReconcilerType::Lease => EndpointReconciler::Lease(leases),

@@ -231,6 +231,28 @@ fn start_refuses_unknown_and_invalid_flags() {
     assert!(!output.status.success() && stderr.contains("no-such-file.csv"), "{stderr}");
 }
 
+/// Runs the binary with nothing but these arguments.
+fn run_command(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_pilothouse")).args(arguments).output().expect("the binary")
+}
+
+#[test]
+fn help_names_the_commands_before_the_flags() {
+    let text = |arguments: &[&str]| {
+        let output = run_command(arguments);
+        assert!(output.status.success(), "{arguments:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let help = text(&["--help"]);
+    let (commands, flags) = (help.find("\n  restore ").unwrap(), help.find("\nSecure serving:").unwrap());
+    assert!(commands < flags, "{help}");
+    assert_eq!(text(&["help"]), help);
+    assert_eq!(text(&["help", "backup"]), text(&["backup", "--help"]));
+    assert_eq!(text(&["help", "help"]), help);
+    let unknown = run_command(&["help", "bakcup"]);
+    assert!(!unknown.status.success() && String::from_utf8_lossy(&unknown.stderr).contains("bakcup"));
+}
+
 #[test]
 fn help_lists_flags_in_groups() {
     let output = run_binary(&["--help"]);

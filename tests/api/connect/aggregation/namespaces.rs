@@ -73,11 +73,9 @@ fn namespace_deletion_deletes_aggregated_objects() {
         deletions.iter().all(|request| request.header("x-remote-user") == Some(account)),
         "{deletions:?}"
     );
-    let collection_deletions = deletions.iter().filter(|request| request.path().ends_with("/lots")).count();
-    assert_eq!(
-        (collection_deletions, deletions.iter().filter(|request| request.path().contains("/shown")).count()),
-        (1, 0)
-    );
+    // More than one, if the controller had to try again.
+    assert!(deletions.iter().any(|request| request.path().ends_with("/lots")), "{deletions:?}");
+    assert!(!deletions.iter().any(|request| request.path().contains("/shown")), "{deletions:?}");
 
     // While discovery fails, the namespace may have unknown contents.
     fixture.set_state(BROKEN, "v1.keep.io");
