@@ -53,7 +53,7 @@ use pilothouse_apimachinery::status::Result;
 use crate::live_index::LiveIndex;
 use crate::metrics::Metrics;
 use crate::registry::Backend;
-use crate::registry::admission::{Chain, Operation, Outcome, Plugin, Write, done};
+use crate::registry::admission::{Chain, NamedPlugin, Operation, Outcome, Plugin, Write, done};
 
 pub use self::plugin_config::PluginConfig;
 use self::policies::PolicyDeps;
@@ -102,12 +102,13 @@ pub struct Settings {
 
 /// Makes the enabled plug-ins, and those that are always on.
 pub fn chain(settings: &Settings) -> Chain {
-    let mut chain: Vec<Box<dyn Plugin>> = vec![Box::new(create_rights::CreateRights)];
-    chain.extend(settings.enabled.iter().filter_map(|name| new_plugin(*name, settings)));
-    chain.push(Box::new(admin_access::AdminAccess));
-    chain.push(Box::new(escalation::Escalation));
-    chain.push(Box::new(param_rights::ParamRights(settings.kinds.clone())));
-    Chain::new(chain)
+    let mut chain: Vec<NamedPlugin> = vec![(None, Box::new(create_rights::CreateRights))];
+    let named = |name: &PluginName| Some((Some(*name), new_plugin(*name, settings)?));
+    chain.extend(settings.enabled.iter().filter_map(named));
+    chain.push((None, Box::new(admin_access::AdminAccess)));
+    chain.push((None, Box::new(escalation::Escalation)));
+    chain.push((None, Box::new(param_rights::ParamRights(settings.kinds.clone()))));
+    Chain::new(chain, settings.metrics.clone())
 }
 
 /// Makes the plug-in of this name; `None` if it does nothing here.

@@ -15,7 +15,9 @@ pub mod external_authenticators;
 pub mod flag_groups;
 pub mod gates;
 mod gates_table;
+mod gates_without_effect;
 mod memory_limit;
+pub mod metrics;
 pub mod oidc;
 mod peers;
 pub mod plugins;
@@ -45,13 +47,16 @@ pub use flag_groups::{
 };
 pub use gates::FeatureGates;
 pub use memory_limit::MemoryLimit;
+pub use metrics::MetricFlags;
 pub use oidc::OpenId;
 pub use peers::Peers;
 pub use signing::Signing;
 pub use tls_values::NamedCertificate;
 
 use pilothouse_api::admission_plugins::PluginName;
-use pilothouse_api::gates::{ANONYMOUS_AUTH_CONFIGURABLE_ENDPOINTS, STRUCTURED_AUTHENTICATION_CONFIGURATION};
+use pilothouse_api::gates::{
+    ANONYMOUS_AUTH_CONFIGURABLE_ENDPOINTS, LOGGING_BETA_OPTIONS, STRUCTURED_AUTHENTICATION_CONFIGURATION,
+};
 
 use self::plugins::PluginFlags;
 use crate::limits;
@@ -113,6 +118,9 @@ pub struct Config {
     /// Auditing.
     #[command(flatten)]
     pub audit: Audit,
+    /// Metrics.
+    #[command(flatten)]
+    pub metrics: MetricFlags,
     /// Logging.
     #[command(flatten)]
     pub logging: Logging,
@@ -250,11 +258,15 @@ impl Config {
         self.openid.validate(&self.service_accounts.service_account_issuer).map_err(ConfigError)?;
         let gates = self.gates();
         gates.validate().map_err(ConfigError)?;
+        if self.logging.logging_format == LogFormat::Json && !gates.enabled(LOGGING_BETA_OPTIONS) {
+            return invalid("format: Forbidden: Log format json is disabled, see LoggingBetaOptions feature");
+        }
         self.front_proxy.validate(&gates).map_err(ConfigError)?;
         self.peers.validate(&gates, &self.aggregation).map_err(ConfigError)?;
         PluginFlags::new(&self.api).validate().map_err(ConfigError)?;
         self.signing.signing_authority().map_err(ConfigError)?;
         self.audit.validate().map_err(ConfigError)?;
+        self.metrics.validate()?;
         self.validate_ranges()?;
         self.validate_modes()
     }

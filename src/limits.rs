@@ -534,3 +534,5 @@ pub const START_REPAIR_ATTEMPTS: u32 = 10;
 pub const START_REPAIR_PAUSE: Duration = Duration::from_secs(1);
 /// Events about node ports of one check of all Services; the rest is logged.
 pub const PORT_REPAIR_EVENTS: usize = 100;
+/// Bytes of the file of `--allow-metric-labels-manifest`.
+pub const METRIC_LABELS_FILE_BYTES: usize = 1 << 20;

@@ -2,6 +2,7 @@
 //! webhooks and policies that exist or existed since the start, never text from a request. As in the reference, most series of
 //! deleted objects stay until the next start.
 
+pub mod admission;
 pub mod admission_webhooks;
 pub mod aggregation;
 pub mod audit;
@@ -14,6 +15,7 @@ pub mod controllers;
 pub mod conversion;
 pub mod encryption;
 pub mod etcd;
+pub mod exposition;
 pub mod features;
 pub mod flowcontrol;
 pub mod heavy_work;
@@ -28,6 +30,7 @@ mod registration;
 pub mod requests;
 pub mod service_account_tokens;
 pub mod slis;
+mod stability;
 pub mod watches;
 
 use std::collections::BTreeSet;
@@ -40,6 +43,7 @@ use pilothouse_types::clock::Timestamp;
 use prometheus::core::{Collector as _, MetricVec, MetricVecBuilder};
 use prometheus::{Encoder as _, IntCounter, IntGauge, IntGaugeVec, Registry, TextEncoder};
 
+use self::admission::AdmissionMetrics;
 use self::admission_webhooks::AdmissionWebhooks;
 use self::aggregation::Aggregation;
 use self::audit::Audit;
@@ -50,6 +54,7 @@ use self::controllers::ControllerMetrics;
 use self::conversion::Conversions;
 use self::encryption::EncryptionMetrics;
 use self::etcd::EtcdMetrics;
+use self::exposition::Exposition;
 use self::flowcontrol::FlowControlMetrics;
 use self::heavy_work::HeavyWorkMetrics;
 use self::log_lines::LogLines;
@@ -99,6 +104,8 @@ pub struct Metrics {
     pub authorization: Authorization,
     /// Uses of service account tokens.
     pub tokens: Tokens,
+    /// Durations of admission.
+    pub admission: AdmissionMetrics,
     /// Calls to admission webhooks.
     pub hooks: AdmissionWebhooks,
     /// Results of admission policies.
@@ -128,6 +135,7 @@ pub struct Metrics {
     /// Scheduled backups.
     pub backups: backups::BackupMetrics,
     features: Vec<features::Enabled>,
+    exposition: Exposition,
     stored_bytes: IntGaugeVec,
     /// The file of the store, if it has one.
     store_file: Option<PathBuf>,
@@ -141,6 +149,12 @@ impl Metrics {
     #[must_use]
     pub fn with_features(self, features: Vec<features::Enabled>) -> Metrics {
         Metrics { features, ..self }
+    }
+
+    /// The same, of which only a part is shown.
+    pub fn with_exposition(self, exposition: Exposition) -> Result<Metrics> {
+        exposition.register(&MetricRegistry::new(&self.registry))?;
+        Ok(Metrics { exposition, ..self })
     }
 
     /// The same, with the size of the store's file.
@@ -157,14 +171,14 @@ impl Metrics {
 
     /// The same, with the build information.
     pub fn with_release(self, release: &Release) -> Result<Metrics> {
-        own_process::register_build_info(&MetricRegistry(&self.registry), release)?;
+        own_process::register_build_info(&MetricRegistry::new(&self.registry), release)?;
         Ok(self)
     }
 
     /// Registers all metrics.
     pub fn new(started: Timestamp) -> Result<Metrics> {
         let prometheus_registry = Registry::new();
-        let registry = MetricRegistry(&prometheus_registry);
+        let registry = MetricRegistry::new(&prometheus_registry);
         let mismatches = |name: &str| {
             registry.counter(name, "How often declarative and handwritten validation disagreed.")
         };
@@ -213,6 +227,7 @@ impl Metrics {
             authentication: Authentication::new(&registry)?,
             authorization: Authorization::new(&registry)?,
             tokens: Tokens::new(&registry)?,
+            admission: AdmissionMetrics::new(&registry)?,
             hooks: AdmissionWebhooks::new(&registry)?,
             policies: Policies::new(&registry)?,
             pod_security: PodSecurity::new(&registry)?,
@@ -224,7 +239,11 @@ impl Metrics {
             controllers: ControllerMetrics::new(&registry)?,
             slis: Slis::new(started)?,
             features: Vec::new(),
-            registry: prometheus_registry,
+            exposition: Exposition::default(),
+            registry: {
+                registry.register_totals(&[features::NAME, &flowcontrol::utilization_name()])?;
+                prometheus_registry
+            },
         })
     }
 
@@ -268,9 +287,13 @@ impl Metrics {
             self.set_stored_bytes(0, Some(size));
         }
         let mut text = Vec::new();
-        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
-        features::write(&self.features, &mut text);
-        self.flows.write(&mut text);
+        TextEncoder::new().encode(&self.exposition.apply(self.registry.gather()), &mut text)?;
+        if self.exposition.shows(features::NAME) {
+            features::write(&self.features, &mut text);
+        }
+        if self.exposition.shows(&flowcontrol::utilization_name()) {
+            self.flows.write(&mut text);
+        }
         self.page_bytes.store(text.len(), Ordering::Relaxed);
         Ok(text)
     }

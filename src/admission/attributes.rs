@@ -26,12 +26,7 @@ use super::{Operation, Write};
 
 /// The operation, as match rules name it.
 pub fn operation(write: &Write<'_>) -> &'static str {
-    match write.operation {
-        Operation::Create => "CREATE",
-        Operation::Update => "UPDATE",
-        Operation::Delete => "DELETE",
-        Operation::Connect => "CONNECT",
-    }
+    write.operation.word()
 }
 
 /// The attributes that match rules use.

@@ -28,7 +28,6 @@ const fn ineffective(name: &'static str, kind: ValueKind, reason: &'static str) 
     Ineffective { name, kind, reason }
 }
 
-const NOT_YET_METRICS: &str = "metrics have all values of their labels";
 const ALL_LATER: &str = "features and kinds of later releases stay on";
 const OWN_ELECTION: &str = "no controller of this server is elected by coordinated leader election";
 const LINES_AT_ONCE: &str = "every line is written to standard error at once";
@@ -36,15 +35,12 @@ const IN_MEMORY: &str = "the history in memory is bounded by bytes and by time";
 
 /// The flags without effect.
 const INEFFECTIVE: &[Ineffective] = &[
-    ineffective("allow-metric-labels", Text, NOT_YET_METRICS),
-    ineffective("allow-metric-labels-manifest", Text, NOT_YET_METRICS),
     ineffective("contention-profiling", Bool, "there is no profile of locks"),
     ineffective("coordinated-leadership-lease-duration", Text, OWN_ELECTION),
     ineffective("coordinated-leadership-renew-deadline", Text, OWN_ELECTION),
     ineffective("coordinated-leadership-retry-period", Text, OWN_ELECTION),
     ineffective("debug-socket-path", Text, "debug pages are on the secure port"),
     ineffective("default-watch-cache-size", Text, IN_MEMORY),
-    ineffective("disabled-metrics", Text, "all metrics are shown"),
     ineffective("emulated-version", Text, ALL_LATER),
     ineffective("emulation-forward-compatible", Bool, ALL_LATER),
     ineffective("enable-logs-handler", Bool, "/logs is not served"),
@@ -56,7 +52,6 @@ const INEFFECTIVE: &[Ineffective] = &[
     ineffective("log-text-split-stream", Bool, LINES_AT_ONCE),
     ineffective("permit-address-sharing", Bool, "the socket always has SO_REUSEADDR"),
     ineffective("runtime-config-emulation-forward-compatible", Bool, ALL_LATER),
-    ineffective("show-hidden-metrics-for-version", Text, "no metric is hidden"),
     ineffective("tracing-config-file", Text, "no traces are sent"),
     ineffective("watch-cache", Bool, "objects are always served from memory"),
     ineffective("watch-cache-sizes", Text, IN_MEMORY),

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use pilothouse_api::gates::{AUTHORIZE_NODE_WITH_SELECTORS, AUTHORIZE_WITH_SELECTORS};
 
 use super::gates_table::GATES;
+use super::gates_without_effect;
 use super::values::go_bool;
 
 /// The stage of a feature.
@@ -69,6 +70,9 @@ impl GateSetting {
     /// A warning about this entry for the operator, if any.
     pub fn warning(&self) -> Option<String> {
         let Subject::Gate(gate) = self.subject else { return None };
+        if let Some(reason) = gates_without_effect::reason(gate) {
+            return Some(format!("feature gate {} has no effect: {reason}", gate.name));
+        }
         let stage = match gate.stage {
             Stage::Deprecated => "deprecated",
             Stage::Stable => "generally available",
@@ -275,7 +279,11 @@ mod tests {
 
     #[test]
     fn deprecated_feature_gate_warns() {
-        let gate = GATES.iter().find(|gate| gate.stage == Stage::Deprecated && !gate.locked).unwrap();
+        let gate = GATES
+            .iter()
+            .filter(|gate| gate.stage == Stage::Deprecated && !gate.locked)
+            .find(|gate| gates_without_effect::reason(gate).is_none())
+            .unwrap();
         let setting: GateSetting = format!("{}=true", gate.name).parse().unwrap();
         assert!(setting.warning().unwrap().contains("deprecated"));
         assert_eq!("WatchList=true".parse::<GateSetting>().unwrap().warning(), None);

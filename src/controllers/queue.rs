@@ -30,8 +30,10 @@ pub enum Outcome {
 /// The queue of one controller.
 #[derive(Debug)]
 pub struct Queue<K> {
-    /// Keys that are ready, in order.
-    ready: VecDeque<K>,
+    /// Keys that are ready, in order, and since when.
+    ready: VecDeque<(K, Moment)>,
+    /// The present time, as the caller has told it last.
+    now: Moment,
     /// All keys in `ready`, and those to be added again when the work on them ends.
     dirty: HashSet<K>,
     processing: HashSet<K>,
@@ -55,6 +57,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     pub fn new(max_retry_delay: Duration) -> Queue<K> {
         Queue {
             ready: VecDeque::new(),
+            now: Moment::default(),
             dirty: HashSet::new(),
             processing: HashSet::new(),
             delayed: BTreeMap::new(),
@@ -68,6 +71,11 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
+    /// Tells the time, from which keys wait that are added now.
+    pub fn set_now(&mut self, now: Moment) {
+        self.now = now;
+    }
+
     /// Adds a key.
     pub fn add(&mut self, key: K) {
         if let Some(position) = self.due.remove(&key) {
@@ -76,7 +84,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         if self.dirty.insert(key.clone()) {
             self.added += 1;
             if !self.processing.contains(&key) {
-                self.ready.push_back(key);
+                self.ready.push_back((key, self.now));
             }
         }
     }
@@ -106,28 +114,30 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.failures.remove(key);
     }
 
-    /// Takes the next key. The caller must call [`Queue::done`] afterwards.
-    pub fn next(&mut self, now: Moment) -> Option<K> {
+    /// Takes the next key, and says how long it was ready. The caller must call [`Queue::done`] afterwards.
+    pub fn next(&mut self, now: Moment) -> Option<(K, Duration)> {
+        self.now = now;
         while self.delayed.first_key_value().is_some_and(|((time, _), _)| *time <= now) {
             if let Some((_, key)) = self.delayed.pop_first() {
                 self.due.remove(&key);
                 self.add(key);
             }
         }
-        let key = self.ready.pop_front()?;
+        let (key, since) = self.ready.pop_front()?;
         self.dirty.remove(&key);
         self.processing.insert(key.clone());
-        Some(key)
+        Some((key, now.since(since)))
     }
 
     /// Ends the work on a key.
     pub fn done(&mut self, key: K, outcome: &Outcome, now: Moment) {
+        self.now = now;
         self.processing.remove(&key);
         if !matches!(outcome, Outcome::Retry(_)) {
             self.failures.remove(&key);
         }
         if self.dirty.contains(&key) {
-            self.ready.push_back(key);
+            self.ready.push_back((key, now));
             return;
         }
         match outcome {
@@ -180,20 +190,38 @@ mod tests {
         Moment::default().plus(Duration::from_secs(1_000)).plus(Duration::from_millis(millis))
     }
 
+    /// The next key.
+    fn next<K: Clone + Eq + Hash>(queue: &mut Queue<K>, now: Moment) -> Option<K> {
+        queue.next(now).map(|(key, _)| key)
+    }
+
+    #[test]
+    fn keys_tell_how_long_they_were_ready() {
+        let mut queue = Queue::new(MAX_RETRY_DELAY);
+        queue.set_now(at(10));
+        queue.add("a");
+        queue.add_at("b", at(20));
+        assert_eq!(queue.next(at(15)), Some(("a", Duration::from_millis(5))));
+        queue.add("a");
+        assert_eq!(queue.next(at(30)), Some(("b", Duration::ZERO)), "it was not ready before");
+        queue.done("a", &Outcome::Done, at(40));
+        assert_eq!(queue.next(at(47)), Some(("a", Duration::from_millis(7))));
+    }
+
     #[test]
     fn key_added_during_its_work_is_processed_once_more() {
         let mut queue = Queue::new(MAX_RETRY_DELAY);
         queue.add("a");
         queue.add("b");
         queue.add("a");
-        assert_eq!(queue.next(at(0)), Some("a"));
+        assert_eq!(next(&mut queue, at(0)), Some("a"));
         queue.add("a");
-        assert_eq!((queue.next(at(0)), queue.next(at(0))), (Some("b"), None));
+        assert_eq!((next(&mut queue, at(0)), next(&mut queue, at(0))), (Some("b"), None));
         queue.done("a", &Outcome::Done, at(0));
-        assert_eq!(queue.next(at(0)), Some("a"));
+        assert_eq!(next(&mut queue, at(0)), Some("a"));
         queue.done("a", &Outcome::Done, at(0));
         queue.done("b", &Outcome::Done, at(0));
-        assert_eq!((queue.next(at(0)), queue.due(), queue.added), (None, None, 3));
+        assert_eq!((next(&mut queue, at(0)), queue.due(), queue.added), (None, None, 3));
     }
 
     #[test]
@@ -202,21 +230,21 @@ mod tests {
         let failure = Outcome::Retry("no".to_owned());
         queue.add("a");
         for millis in [5, 10, 20, 40] {
-            assert_eq!(queue.next(at(0).plus(MAX_RETRY_DELAY)), Some("a"));
+            assert_eq!(next(&mut queue, at(0).plus(MAX_RETRY_DELAY)), Some("a"));
             queue.done("a", &failure, at(0));
             assert_eq!(queue.due(), Some(at(millis)));
         }
         for _ in 0..40 {
             queue.add("a");
-            queue.next(at(0));
+            next(&mut queue, at(0));
             queue.done("a", &failure, at(0));
         }
         assert_eq!(queue.due(), Some(at(60_000)));
         queue.add("a");
-        assert_eq!(queue.next(at(0)), Some("a"));
+        assert_eq!(next(&mut queue, at(0)), Some("a"));
         queue.done("a", &Outcome::Done, at(0));
         queue.add("a");
-        queue.next(at(0));
+        next(&mut queue, at(0));
         queue.done("a", &failure, at(0));
         assert_eq!(queue.due(), Some(at(5)));
     }
@@ -226,7 +254,7 @@ mod tests {
         let mut queue = Queue::new(MAX_RETRY_DELAY);
         for key in 0..200 {
             queue.add(key);
-            queue.next(at(0));
+            next(&mut queue, at(0));
             queue.done(key, &Outcome::Retry(String::new()), at(0));
         }
         let mut retried = 0;
@@ -242,12 +270,12 @@ mod tests {
         queue.add_at("a", at(50));
         queue.add_at("a", at(20));
         queue.add_at("a", at(90));
-        assert_eq!((queue.next(at(19)), queue.due()), (None, Some(at(20))));
-        assert_eq!((queue.next(at(20)), queue.due()), (Some("a"), None));
+        assert_eq!((next(&mut queue, at(19)), queue.due()), (None, Some(at(20))));
+        assert_eq!((next(&mut queue, at(20)), queue.due()), (Some("a"), None));
         queue.done("a", &Outcome::RequeueAfter(Duration::from_millis(5)), at(20));
         assert_eq!(queue.due(), Some(at(25)));
         queue.forget(&"a");
-        assert_eq!((queue.due(), queue.next(at(1_000))), (None, None));
+        assert_eq!((queue.due(), next(&mut queue, at(1_000))), (None, None));
     }
 
     #[derive(Clone, Debug)]
@@ -284,7 +312,7 @@ mod tests {
                         queue.add_at(key, now.plus(Duration::from_millis(millis)));
                         pending.insert(key);
                     }
-                    Step::Next => if let Some(key) = queue.next(now) {
+                    Step::Next => if let Some(key) = next(&mut queue, now) {
                         prop_assert!(processing.insert(key));
                         pending.remove(&key);
                     },
@@ -302,7 +330,7 @@ mod tests {
             }
             for key in processing.drain() { queue.done(key, &Outcome::Done, now); }
             now = now.plus(Duration::from_secs(3_600));
-            while let Some(key) = queue.next(now) {
+            while let Some(key) = next(&mut queue, now) {
                 pending.remove(&key);
                 queue.done(key, &Outcome::Done, now);
             }

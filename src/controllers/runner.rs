@@ -232,6 +232,7 @@ impl<K: WorkKey> Runner<K> {
         ended: oneshot::Sender<()>,
     ) -> Addr<Runner<K>> {
         let mut queue = Queue::new(controller.max_retry_delay());
+        queue.set_now(deps.clock.moment());
         controller.initial_keys().into_iter().for_each(|key| queue.add(key));
         let runner = Runner {
             name,
@@ -250,6 +251,7 @@ impl<K: WorkKey> Runner<K> {
 
     /// Gives free workers keys, and sets the timer for delayed ones.
     fn dispatch(&mut self, ctx: &mut Context<Self>) {
+        self.queue.set_now(self.deps.clock.moment());
         self.controller.take_follow_ups().into_iter().for_each(|key| self.queue.add(key));
         let may_work = !self.controller.needs_leader_election() || self.deps.leadership.is_leader();
         if !self.is_caught_up || !may_work {
@@ -257,7 +259,8 @@ impl<K: WorkKey> Runner<K> {
         }
         let now = self.deps.clock.moment();
         while self.in_progress < self.controller.workers() {
-            let Some(key) = self.queue.next(now) else { break };
+            let Some((key, waited)) = self.queue.next(now) else { break };
+            self.deps.metrics.controllers.count_wait(self.name, waited.as_secs_f64());
             self.in_progress += 1;
             let work = self.controller.clone().reconcile(key.clone());
             let work = work.into_actor(self).map(move |result, runner, ctx| {
@@ -320,6 +323,7 @@ impl<K: WorkKey> Handler<Listed> for Runner<K> {
 
     fn handle(&mut self, Listed { type_name, snapshot }: Listed, _: &mut Self::Context) {
         self.is_caught_up = false;
+        self.queue.set_now(self.deps.clock.moment());
         self.controller.on_list(&type_name, &snapshot, &mut self.queue);
         self.last_snapshots.0.insert(type_name, snapshot.revision);
     }
@@ -330,6 +334,7 @@ impl<K: WorkKey> Handler<Changed> for Runner<K> {
 
     fn handle(&mut self, Changed { type_name, events }: Changed, _: &mut Self::Context) {
         self.is_caught_up = false;
+        self.queue.set_now(self.deps.clock.moment());
         for event in events.iter().filter(|event| self.last_snapshots.is_new(&type_name, event.revision())) {
             let is_deleted = event.change == Change::Removed;
             let (object, previous) = (&event.object, event.previous.as_ref());

@@ -194,12 +194,18 @@ struct Shared {
     table: Lock<Table>,
     /// The budget of all connections; empty until the memory of the server is divided, before it serves.
     memory: OnceLock<MemoryBudget>,
+    failed_handshakes: AtomicU64,
 }
 
 impl Connections {
     /// An empty table.
     pub fn new(bounds: Bounds, clock: Clock) -> Connections {
-        Connections(Arc::new(Shared { clock, table: Lock::new(Table::new(bounds)), memory: OnceLock::new() }))
+        Connections(Arc::new(Shared {
+            clock,
+            table: Lock::new(Table::new(bounds)),
+            memory: OnceLock::new(),
+            failed_handshakes: AtomicU64::new(0),
+        }))
     }
 
     /// Counts the connections from now on in this budget. The first one that is given stays.
@@ -227,6 +233,16 @@ impl Connections {
         let reservation = memory.map(|memory| memory.charge(limits::CONNECTION_BYTES));
         table.insert(Arc::clone(&state), source, reservation, now);
         Ok(OpenConnection(ConnectionState(state)))
+    }
+
+    /// Counts a connection whose TLS handshake has failed.
+    pub fn note_failed_handshake(&self) {
+        self.0.failed_handshakes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many there were.
+    pub fn failed_handshakes(&self) -> u64 {
+        self.0.failed_handshakes.load(Ordering::Relaxed)
     }
 
     /// What is open, and what was refused and evicted so far.

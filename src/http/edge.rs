@@ -190,8 +190,14 @@ impl Worker {
         // the smallest.
         let mut stream = match Box::pin(timeout(limits::HANDSHAKE_TIMEOUT, self.tls.accept(io))).await {
             Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return tracing::debug!(%error, "a TLS handshake failed"),
-            Err(_) => return tracing::debug!("a TLS handshake took too long"),
+            Ok(Err(error)) => {
+                self.connections.note_failed_handshake();
+                return tracing::debug!(%error, "a TLS handshake failed");
+            }
+            Err(_) => {
+                self.connections.note_failed_handshake();
+                return tracing::debug!("a TLS handshake took too long");
+            }
         };
         connection.note_handshake();
         stream.peer.connection = Some(connection.clone());

@@ -16,6 +16,7 @@ mod filters;
 mod gzip;
 pub mod health;
 pub mod merged_discovery;
+mod metered_body;
 mod metrics;
 pub mod openapi;
 mod render;

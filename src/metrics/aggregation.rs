@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn aggregation_labels_are_bounded() {
-        let metrics = Aggregation::new(&MetricRegistry(&Registry::new())).unwrap();
+        let metrics = Aggregation::new(&MetricRegistry::new(&Registry::new())).unwrap();
         for number in 0..EXTENSION_LABELS {
             metrics.set_available(&format!("v1.{number}"), number % 2 == 0);
         }

@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn authenticated_users_are_counted_under_fixed_labels() {
         let registry = Registry::new();
-        let metrics = Authentication::new(&MetricRegistry(&registry)).unwrap();
+        let metrics = Authentication::new(&MetricRegistry::new(&registry)).unwrap();
         for user in ["admin", "ann@example.com", "ann", "system:anonymous", "email_id"] {
             metrics.count_attempt(Attempt::Success, Some(user), Duration::from_micros(3_000));
         }

@@ -1,6 +1,6 @@
 //! The connections of clients.
 
-use prometheus::{IntCounterVec, IntGaugeVec};
+use prometheus::{IntCounter, IntCounterVec, IntGaugeVec};
 
 use super::registration::{MetricRegistry, Result};
 
@@ -9,6 +9,7 @@ pub struct ConnectionMetrics {
     open: IntGaugeVec,
     refused: IntCounterVec,
     evicted: IntCounterVec,
+    failed_handshakes: IntCounter,
 }
 
 impl ConnectionMetrics {
@@ -24,6 +25,10 @@ impl ConnectionMetrics {
                 "Connections that were refused, by the bound that was reached.",
                 &["reason"],
             )?,
+            failed_handshakes: registry.counter(
+                "apiserver_tls_handshake_errors_total",
+                "Connections whose TLS handshake failed.",
+            )?,
             evicted: registry.counters(
                 "pilothouse_connections_evicted_total",
                 "Connections without an authenticated request that were closed to make room, by reason.",
@@ -33,7 +38,14 @@ impl ConnectionMetrics {
     }
 
     /// Takes over the counts of the table, each with its label.
-    pub fn set(&self, open: &[(&str, usize)], refused: &[(&str, u64)], evicted: &[(&str, u64)]) {
+    pub fn set(
+        &self,
+        open: &[(&str, usize)],
+        refused: &[(&str, u64)],
+        evicted: &[(&str, u64)],
+        failed_handshakes: u64,
+    ) {
+        self.failed_handshakes.inc_by(failed_handshakes.saturating_sub(self.failed_handshakes.get()));
         for (state, count) in open {
             self.open.with_label_values(&[state]).set(i64::try_from(*count).unwrap_or(i64::MAX));
         }

@@ -10,6 +10,7 @@ pub struct ControllerMetrics {
     adds: IntCounterVec,
     retries: IntCounterVec,
     durations: HistogramVec,
+    waits: HistogramVec,
     restarts: IntCounterVec,
 }
 
@@ -33,6 +34,12 @@ impl ControllerMetrics {
                 &["name"],
                 &prometheus::exponential_buckets(10e-9, 10.0, 12)?,
             )?,
+            waits: registry.histograms(
+                "workqueue_queue_duration_seconds",
+                "How long keys were in the queue of a controller.",
+                &["name"],
+                &prometheus::exponential_buckets(10e-9, 10.0, 12)?,
+            )?,
             restarts: registry.counters(
                 "pilothouse_controller_restarts_total",
                 "Controllers that panicked or lost their informer and were restarted.",
@@ -46,6 +53,11 @@ impl ControllerMetrics {
         self.depth.with_label_values(&[name]).set(i64::try_from(depth).unwrap_or(i64::MAX));
         self.adds.with_label_values(&[name]).inc_by(added);
         self.retries.with_label_values(&[name]).inc_by(retried);
+    }
+
+    /// Counts how long a key was in the queue of a controller.
+    pub fn count_wait(&self, name: &str, seconds: f64) {
+        self.waits.with_label_values(&[name]).observe(seconds);
     }
 
     /// Counts the work of a controller on a key.

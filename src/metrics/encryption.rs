@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn transformation_is_counted_by_provider_and_by_key() {
         let registry = prometheus::Registry::new();
-        let metrics = EncryptionMetrics::new(&MetricRegistry(&registry)).unwrap();
+        let metrics = EncryptionMetrics::new(&MetricRegistry::new(&registry)).unwrap();
         metrics.observer(Clock::system()).transformation(&Transformation {
             resource: "secrets",
             direction: Direction::ToStorage,

@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn requests_are_counted_by_operation_and_resource() {
         let registry = prometheus::Registry::new();
-        let metrics = EtcdMetrics::new(&MetricRegistry(&registry)).unwrap();
+        let metrics = EtcdMetrics::new(&MetricRegistry::new(&registry)).unwrap();
         metrics.request(Operation::Update, "deployments.apps", Duration::from_millis(30), true);
         metrics.request(Operation::Update, "deployments.apps", Duration::from_secs(2), false);
         let labels = ["update", "deployments.apps"];

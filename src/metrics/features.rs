@@ -3,7 +3,7 @@
 /// The name of a gate, its stage as the reference writes it, and whether it is enabled.
 pub type Enabled = (&'static str, &'static str, bool);
 
-const NAME: &str = "kubernetes_feature_enabled";
+pub(super) const NAME: &str = "kubernetes_feature_enabled";
 
 /// Writes one line for each gate.
 pub(super) fn write(features: &[Enabled], text: &mut Vec<u8>) {
@@ -11,8 +11,10 @@ pub(super) fn write(features: &[Enabled], text: &mut Vec<u8>) {
         return;
     }
     text.extend(
-        format!("# HELP {NAME} Whether a feature is enabled, by name and stage.\n# TYPE {NAME} gauge\n")
-            .bytes(),
+        format!(
+            "# HELP {NAME} [BETA] Whether a feature is enabled, by name and stage.\n# TYPE {NAME} gauge\n"
+        )
+        .bytes(),
     );
     for (name, stage, is_enabled) in features {
         text.extend(

@@ -103,6 +103,11 @@ pub struct FlowSeries {
     pub widths: Histogram,
 }
 
+/// The name of the histogram that is written here, because its counts are nanoseconds.
+pub(super) fn utilization_name() -> String {
+    name("priority_level_seat_utilization")
+}
+
 fn name(suffix: &str) -> String {
     format!("apiserver_flowcontrol_{suffix}")
 }
@@ -225,13 +230,13 @@ impl FlowControlMetrics {
 
     /// Writes how long which part of the seats was in use: a histogram with one observation per nanosecond.
     pub(super) fn write(&self, text: &mut Vec<u8>) {
-        let name = name("priority_level_seat_utilization");
+        let name = utilization_name();
         let levels = self.utilization.lock();
         if levels.is_empty() {
             return;
         }
         let help = "The fraction of the level's seats that is in use, in each nanosecond.";
-        text.extend(format!("# HELP {name} {help}\n# TYPE {name} histogram\n").bytes());
+        text.extend(format!("# HELP {name} [ALPHA] {help}\n# TYPE {name} histogram\n").bytes());
         for (level, UtilizationHistogram { micros, sum }) in &*levels {
             let labels = format!("phase=\"executing\",{LEVEL}=\"{level}\"");
             let bounds = BOUNDS.iter().map(ToString::to_string).chain(["+Inf".to_owned()]);
@@ -302,7 +307,7 @@ mod tests {
     #[test]
     fn flow_histogram_without_observation_has_no_series() {
         let registry = Registry::new();
-        let flows = FlowControlMetrics::new(&MetricRegistry(&registry)).unwrap();
+        let flows = FlowControlMetrics::new(&MetricRegistry::new(&registry)).unwrap();
         let flow = flows.series("l", "a");
         let series = || {
             let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
@@ -320,7 +325,7 @@ mod tests {
     #[test]
     fn series_of_removed_flow_schemas_are_removed() {
         let registry = Registry::new();
-        let flows = FlowControlMetrics::new(&MetricRegistry(&registry)).unwrap();
+        let flows = FlowControlMetrics::new(&MetricRegistry::new(&registry)).unwrap();
         let names = |names: &[&str]| names.iter().map(|name| ("l".to_owned(), (*name).to_owned())).collect();
         let series = |schema: &str| {
             let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();

@@ -1,30 +1,70 @@
 //! Creates metrics and registers them, so that none is counted but not exported.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
 use prometheus::core::Collector;
 use prometheus::{
     Counter, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry,
 };
 
+use super::stability::{self, Stability, stability};
+
 /// The result of registering a metric.
 pub(super) type Result<T> = std::result::Result<T, prometheus::Error>;
 
 /// Creates metrics in a Prometheus registry.
-pub(super) struct MetricRegistry<'a>(pub &'a Registry);
+pub(super) struct MetricRegistry<'a> {
+    registry: &'a Registry,
+    /// How many there are of each class.
+    registered: RefCell<BTreeMap<&'static str, u64>>,
+}
 
-impl MetricRegistry<'_> {
+impl<'a> MetricRegistry<'a> {
+    pub fn new(registry: &'a Registry) -> MetricRegistry<'a> {
+        MetricRegistry { registry, registered: RefCell::default() }
+    }
+
     fn register<C: Collector + Clone + 'static>(&self, metric: C) -> Result<C> {
-        self.0.register(Box::new(metric.clone()))?;
+        self.registry.register(Box::new(metric.clone()))?;
+        for family in metric.desc() {
+            self.note(&family.fq_name);
+        }
         Ok(metric)
     }
 
+    /// Counts a metric.
+    fn note(&self, name: &str) {
+        // What has no class counts as the lowest.
+        let class = stability(name).map_or("ALPHA", Stability::word);
+        *self.registered.borrow_mut().entry(class).or_default() += 1;
+    }
+
+    /// Makes a metric of how many there are, itself included, and with these, which somebody else writes.
+    pub fn register_totals(&self, others: &[&str]) -> Result<()> {
+        others.iter().for_each(|name| self.note(name));
+        let labels = ["stability_level", "deprecated_version"];
+        let totals = self.counters(
+            "registered_metrics_total",
+            "Metrics that are registered, by class and the version since which they are deprecated.",
+            &labels,
+        )?;
+        for (class, count) in &*self.registered.borrow() {
+            totals.with_label_values(&[*class, ""]).inc_by(*count);
+        }
+        Ok(())
+    }
+
     pub fn counter(&self, name: impl Into<String>, help: impl Into<String>) -> Result<IntCounter> {
-        self.register(IntCounter::new(name, help)?)
+        let name = name.into();
+        self.register(IntCounter::new(name.clone(), annotated(&name, help))?)
     }
 
     /// A counter of floating-point values.
     pub fn float_counter(&self, name: impl Into<String>, help: impl Into<String>) -> Result<Counter> {
-        self.register(Counter::new(name, help)?)
+        let name = name.into();
+        self.register(Counter::new(name.clone(), annotated(&name, help))?)
     }
 
     pub fn counters(
@@ -33,11 +73,12 @@ impl MetricRegistry<'_> {
         help: impl Into<String>,
         labels: &[&str],
     ) -> Result<IntCounterVec> {
-        self.register(IntCounterVec::new(Opts::new(name, help), labels)?)
+        self.register(IntCounterVec::new(opts(name, help), labels)?)
     }
 
     pub fn gauge(&self, name: impl Into<String>, help: impl Into<String>) -> Result<IntGauge> {
-        self.register(IntGauge::new(name, help)?)
+        let name = name.into();
+        self.register(IntGauge::new(name.clone(), annotated(&name, help))?)
     }
 
     pub fn gauges(
@@ -46,12 +87,13 @@ impl MetricRegistry<'_> {
         help: impl Into<String>,
         labels: &[&str],
     ) -> Result<IntGaugeVec> {
-        self.register(IntGaugeVec::new(Opts::new(name, help), labels)?)
+        self.register(IntGaugeVec::new(opts(name, help), labels)?)
     }
 
     /// A gauge of floating-point values.
     pub fn float_gauge(&self, name: impl Into<String>, help: impl Into<String>) -> Result<Gauge> {
-        self.register(Gauge::new(name, help)?)
+        let name = name.into();
+        self.register(Gauge::new(name.clone(), annotated(&name, help))?)
     }
 
     /// Gauges of floating-point values.
@@ -61,7 +103,7 @@ impl MetricRegistry<'_> {
         help: impl Into<String>,
         labels: &[&str],
     ) -> Result<GaugeVec> {
-        self.register(GaugeVec::new(Opts::new(name, help), labels)?)
+        self.register(GaugeVec::new(opts(name, help), labels)?)
     }
 
     /// `bounds`: the upper bounds of the buckets.
@@ -71,7 +113,7 @@ impl MetricRegistry<'_> {
         help: impl Into<String>,
         bounds: &[f64],
     ) -> Result<Histogram> {
-        self.register(Histogram::with_opts(HistogramOpts::new(name, help).buckets(bounds.to_vec()))?)
+        self.register(Histogram::with_opts(HistogramOpts::from(opts(name, help)).buckets(bounds.to_vec()))?)
     }
 
     /// `bounds`: the upper bounds of the buckets.
@@ -82,12 +124,26 @@ impl MetricRegistry<'_> {
         labels: &[&str],
         bounds: &[f64],
     ) -> Result<HistogramVec> {
-        self.register(HistogramVec::new(HistogramOpts::new(name, help).buckets(bounds.to_vec()), labels)?)
+        self.register(HistogramVec::new(
+            HistogramOpts::from(opts(name, help)).buckets(bounds.to_vec()),
+            labels,
+        )?)
     }
 
     /// A gauge that is always 1 and carries information in its labels.
     pub fn info(&self, opts: Opts) -> Result<()> {
-        self.register(IntGauge::with_opts(opts)?)?.set(1);
+        let help = annotated(&opts.name, opts.help.as_str());
+        self.register(IntGauge::with_opts(Opts { help, ..opts })?)?.set(1);
         Ok(())
     }
+}
+
+fn annotated(name: &str, help: impl Into<String>) -> String {
+    stability::help(name, &help.into())
+}
+
+fn opts(name: impl Into<String>, help: impl Into<String>) -> Opts {
+    let name = name.into();
+    let help = annotated(&name, help);
+    Opts::new(name, help)
 }

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_api::connect::ConnectSubresource;
@@ -14,10 +15,56 @@ use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec
 use super::registration::{MetricRegistry, Result};
 use super::{COMPONENT, Metrics, SECONDS};
 
+/// The buckets of durations without what the server does not answer for, in seconds; the reference's.
+const SLI_SECONDS: [f64; 21] = [
+    0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
+    45.0, 60.0,
+];
+/// The buckets of sizes of responses, in bytes; the reference's.
+const SIZES: [f64; 7] = [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
+/// The buckets of durations of filters, in seconds; the reference's.
+const FILTER_SECONDS: [f64; 13] = [1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 5.0, 10.0, 15.0, 30.0];
+
+/// A part of the way of a request to its handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filter {
+    /// Who asks.
+    Authentication,
+    /// Whether it is audited.
+    Audit,
+    /// As whom.
+    Impersonation,
+    /// When it is its turn.
+    Queue,
+    /// Whether it may.
+    Authorization,
+}
+
+impl Filter {
+    const ALL: [Filter; 5] =
+        [Filter::Authentication, Filter::Audit, Filter::Impersonation, Filter::Queue, Filter::Authorization];
+
+    fn label(self) -> &'static str {
+        match self {
+            Filter::Authentication => "authentication",
+            Filter::Audit => "audit",
+            Filter::Impersonation => "impersonation",
+            Filter::Queue => "priorityandfairness",
+            Filter::Authorization => "authorization",
+        }
+    }
+}
+
 /// Metrics of all requests.
 pub struct RequestMetrics {
     total: IntCounterVec,
     durations: HistogramVec,
+    sli_durations: HistogramVec,
+    sizes: HistogramVec,
+    terminations: IntCounterVec,
+    aborts: IntCounterVec,
+    /// One for each filter, in their order.
+    filters: [Histogram; 5],
     deprecated: IntGaugeVec,
     /// Requests in flight, by whether they write.
     pub inflight: IntGaugeVec,
@@ -28,7 +75,39 @@ pub struct RequestMetrics {
 impl RequestMetrics {
     pub(super) fn new(registry: &MetricRegistry<'_>) -> Result<RequestMetrics> {
         let labels = ["verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component"];
+        let without_dry_run = ["verb", "group", "version", "resource", "subresource", "scope", "component"];
+        let filters = registry.histograms(
+            "apiserver_request_filter_duration_seconds",
+            "How long requests were in the filters before their handlers, by filter.",
+            &["filter"],
+            &FILTER_SECONDS,
+        )?;
         Ok(RequestMetrics {
+            sli_durations: registry.histograms(
+                "apiserver_request_sli_duration_seconds",
+                "How long requests took without the time for which the server does not answer: that in queues and that of webhooks. \
+                 By verb, group, version, resource, subresource, scope and component.",
+                &without_dry_run,
+                &SLI_SECONDS,
+            )?,
+            sizes: registry.histograms(
+                "apiserver_response_sizes",
+                "Sizes of responses to reads, in bytes, by verb, group, version, resource, subresource, scope and component.",
+                &without_dry_run,
+                &SIZES,
+            )?,
+            terminations: registry.counters(
+                "apiserver_request_terminations_total",
+                "Requests that the server ended in its own defence, by verb, group, version, resource, subresource, scope, component \
+                 and code.",
+                &[&without_dry_run[..], &["code"]].concat(),
+            )?,
+            aborts: registry.counters(
+                "apiserver_request_aborts_total",
+                "Requests whose clients were gone before the response, by verb, group, version, resource, subresource and scope.",
+                &["verb", "group", "version", "resource", "subresource", "scope"],
+            )?,
+            filters: Filter::ALL.map(|filter| filters.with_label_values(&[filter.label()])),
             total: registry.counters(
                 "apiserver_request_total",
                 "Requests by verb, dry run value, group, version, resource, scope, component and HTTP response code.",
@@ -58,6 +137,15 @@ impl RequestMetrics {
                 &["verb", "group", "version", "resource", "subresource", "scope", "component"],
             )?,
         })
+    }
+}
+
+impl RequestMetrics {
+    /// Counts how long a request was in a filter.
+    pub fn note_filter(&self, filter: Filter, time: Duration) {
+        if let Some(histogram) = self.filters.get(filter as usize) {
+            histogram.observe(time.as_secs_f64());
+        }
     }
 }
 
@@ -95,7 +183,15 @@ struct Series {
     resource: Option<Weak<Resource>>,
     count: IntCounter,
     /// Watches have none: they last as long as the client wants.
-    duration: Option<Histogram>,
+    durations: Option<Durations>,
+    /// Only reads have one.
+    size: Option<Histogram>,
+}
+
+/// The durations of one class of requests.
+struct Durations {
+    whole: Histogram,
+    sli: Histogram,
 }
 
 /// Counts the requests of one worker. It caches the counters, because a lookup by labels costs more than counting.
@@ -118,12 +214,32 @@ pub struct Sample {
     began: Moment,
     class_and_resource: RefCell<Option<(RequestClass, Option<Arc<Resource>>)>>,
     is_long: Cell<bool>,
+    /// Whether the server has ended it in its own defence.
+    is_terminated: Cell<bool>,
+    /// The time for which the server does not answer.
+    excluded: Cell<Duration>,
 }
 
 impl Sample {
     /// A request that begins now.
     pub fn begin(now: Moment) -> Sample {
-        Sample { began: now, class_and_resource: RefCell::new(None), is_long: Cell::new(false) }
+        Sample {
+            began: now,
+            class_and_resource: RefCell::new(None),
+            is_long: Cell::new(false),
+            is_terminated: Cell::new(false),
+            excluded: Cell::new(Duration::ZERO),
+        }
+    }
+
+    /// The server ends the request in its own defence.
+    pub fn terminate(&self) {
+        self.is_terminated.set(true);
+    }
+
+    /// The request has waited so long for something else than this server.
+    pub fn exclude(&self, time: Duration) {
+        self.excluded.set(self.excluded.get().saturating_add(time));
     }
 
     /// When the request arrived.
@@ -201,10 +317,23 @@ impl Meter {
         Meter { metrics, series: RefCell::default() }
     }
 
-    /// Counts a completed request. One without a class, such as an unauthenticated one, is not counted.
-    pub fn end(&self, sample: Sample, now: Moment, code: u16) {
-        let Some((mut class, resource)) = sample.class_and_resource.into_inner() else { return };
+    /// Counts a request whose client was gone before its response.
+    pub fn abort(&self, sample: &Sample) {
+        let Some((class, resource)) = sample.class_and_resource.take() else { return };
+        let labels = Labels::new(&class, resource.as_deref());
+        let Labels { verb, group, version, plural, part, scope, .. } = &labels;
+        let labels = [verb.as_str(), group, version, plural, part, scope];
+        self.metrics.requests.aborts.with_label_values(&labels).inc();
+    }
+
+    /// Counts a completed request, once. One without a class, such as an unauthenticated one, is not counted. `size`: the bytes of the body of
+    /// the response, if it has an end.
+    pub fn end(&self, sample: &Sample, now: Moment, code: u16, size: Option<u64>) {
+        let Some((mut class, resource)) = sample.class_and_resource.take() else { return };
         class.code = code;
+        if sample.is_terminated.get() {
+            self.count_termination(&class, resource.as_deref());
+        }
         let mut all = self.series.borrow_mut();
         // A custom resource may have the ordinal of a removed one.
         let is_same_resource = |series: &Series| match (&series.resource, &resource) {
@@ -220,22 +349,26 @@ impl Meter {
         }
         let Some(series) = all.get(&class) else { return };
         series.count.inc();
-        if let Some(duration) = &series.duration {
-            duration.observe(now.since(sample.began).as_secs_f64());
+        let time = now.since(sample.began);
+        if let Some(Durations { whole, sli }) = &series.durations {
+            whole.observe(time.as_secs_f64());
+            sli.observe(time.saturating_sub(sample.excluded.get()).as_secs_f64());
+        }
+        if let (Some(sizes), Some(size)) = (&series.size, size) {
+            sizes.observe(size as f64);
         }
     }
 
+    fn count_termination(&self, class: &RequestClass, resource: Option<&Resource>) {
+        let labels = Labels::new(class, resource);
+        let code = class.code.to_string();
+        let labels = [&labels.without_dry_run()[..], &[code.as_str()]].concat();
+        self.metrics.requests.terminations.with_label_values(&labels).inc();
+    }
+
     fn lookup_series(&self, class: &RequestClass, resource: Option<&Arc<Resource>>) -> Series {
-        let verb = verb_label(class);
-        let dry_run = if class.dry_run { "All" } else { "" };
-        let (group, version, plural, part) = match resource {
-            Some(resource) => {
-                let part =
-                    class.part.and_then(|index| resource.subresources.get(index)).map(|sub| &*sub.name);
-                (&*resource.gv.group, &*resource.gv.version, &*resource.plural, part.unwrap_or_default())
-            }
-            None => ("", "", "", class.part.and_then(|index| PATHS.get(index)).map_or("", |(_, name)| name)),
-        };
+        let labels = Labels::new(class, resource.map(|resource| &**resource));
+        let Labels { group, version, plural, part, .. } = labels;
         if let Some(removed) = resource.filter(|resource| resource.deprecated.is_some()) {
             let removed =
                 removed.removed.map(|(major, minor)| format!("{major}.{minor}")).unwrap_or_default();
@@ -245,22 +378,62 @@ impl Meter {
                 .with_label_values(&[group, version, plural, part, &removed])
                 .set(1);
         }
+        let (all, without_dry_run, code) = (labels.all(), labels.without_dry_run(), class.code.to_string());
+        let with_code = [&all[..], &[code.as_str()]].concat();
+        let requests = &self.metrics.requests;
+        let count = requests.total.with_label_values(&with_code);
+        let durations = (class.verb != Verb::Watch).then(|| Durations {
+            whole: requests.durations.with_label_values(&all),
+            sli: requests.sli_durations.with_label_values(&without_dry_run),
+        });
+        let is_read = matches!(class.verb, Verb::Get | Verb::List);
+        let size = is_read.then(|| requests.sizes.with_label_values(&without_dry_run));
+        Series { resource: resource.map(Arc::downgrade), count, durations, size }
+    }
+}
+
+/// The values of the labels of a class of requests.
+struct Labels<'a> {
+    verb: String,
+    dry_run: &'static str,
+    group: &'a str,
+    version: &'a str,
+    plural: &'a str,
+    part: &'a str,
+    scope: &'static str,
+    component: &'static str,
+}
+
+impl<'a> Labels<'a> {
+    fn new(class: &RequestClass, resource: Option<&'a Resource>) -> Labels<'a> {
+        let (group, version, plural, part) = match resource {
+            Some(resource) => {
+                let part =
+                    class.part.and_then(|index| resource.subresources.get(index)).map(|sub| &*sub.name);
+                (&*resource.gv.group, &*resource.gv.version, &*resource.plural, part.unwrap_or_default())
+            }
+            None => ("", "", "", class.part.and_then(|index| PATHS.get(index)).map_or("", |(_, name)| *name)),
+        };
         // The reference sets no component label for health checks.
         let component = if ["/healthz", "/livez", "/readyz"].contains(&part) { "" } else { COMPONENT };
-        let labels = [verb.as_str(), dry_run, group, version, plural, part, class.scope, component];
-        let code = class.code.to_string();
-        let with_code = [&labels[..], &[code.as_str()]].concat();
-        let count = self.metrics.requests.total.with_label_values(&with_code);
-        let is_long = class.verb == Verb::Watch;
-        let duration = (!is_long).then(|| self.metrics.requests.durations.with_label_values(&labels));
-        Series { resource: resource.map(Arc::downgrade), count, duration }
+        let dry_run = if class.dry_run { "All" } else { "" };
+        let (verb, scope) = (verb_label(class), class.scope);
+        Labels { verb, dry_run, group, version, plural, part, scope, component }
+    }
+
+    fn all(&self) -> [&str; 8] {
+        let Labels { verb, dry_run, group, version, plural, part, scope, component } = self;
+        [verb, dry_run, group, version, plural, part, scope, component]
+    }
+
+    fn without_dry_run(&self) -> [&str; 7] {
+        let Labels { verb, group, version, plural, part, scope, component, .. } = self;
+        [verb, group, version, plural, part, scope, component]
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use pilothouse_api::catalog::build::Builtin;
     use pilothouse_api::catalog::runtime_config::RuntimeConfig;
     use pilothouse_apimachinery::query::Query;
@@ -281,7 +454,7 @@ mod tests {
                 Target::NonResource(_) => None,
             };
             sample.note(&request, resource, RequestOptions { dry_run: false, is_apply: *method == "PATCH" });
-            meter.end(sample, Moment::default().plus(Duration::from_millis(30)), *code);
+            meter.end(&sample, Moment::default().plus(Duration::from_millis(30)), *code, Some(1_500));
         }
         metrics.count_mismatches(2);
         String::from_utf8(metrics.text().unwrap()).unwrap()
@@ -316,6 +489,8 @@ mod tests {
             r#"verb="GET",version="v1",le="0.05"} 2"#,
             "declarative_validation_mismatch_total 2",
             "process_start_time_seconds 1.5",
+            r#"apiserver_response_sizes_bucket{component="apiserver",group="",resource="pods",scope="resource",subresource="",verb="GET",version="v1",le="10000"} 2"#,
+            r#"apiserver_request_sli_duration_seconds_count{component="apiserver",group="",resource="pods",scope="resource",subresource="",verb="POST",version="v1"} 1"#,
         ];
         for expected in expected {
             assert!(text.contains(expected), "{expected}\n{text}");
@@ -323,10 +498,50 @@ mod tests {
     }
 
     #[test]
+    fn ended_and_abandoned_requests_have_counters_of_their_own() {
+        let metrics = Arc::new(Metrics::new(Timestamp(0)).unwrap());
+        let meter = Meter::new(metrics.clone());
+        let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
+        let sample = || {
+            let query = Query::parse("");
+            let request = Request::parse("GET", "/api/v1/namespaces/n/pods", &query).unwrap();
+            let Target::Resource(path_info) = &request.target else { panic!() };
+            let sample = Sample::begin(Moment::default());
+            sample.note(&request, catalog.resource_at(path_info), RequestOptions::default());
+            sample
+        };
+        let terminated = sample();
+        terminated.terminate();
+        terminated.exclude(Duration::from_secs(2));
+        meter.end(&terminated, Moment::default().plus(Duration::from_secs(3)), 429, Some(10));
+        meter.abort(&sample());
+        metrics.requests.note_filter(Filter::Queue, Duration::from_secs(2));
+        let text = String::from_utf8(metrics.text().unwrap()).unwrap();
+        let class = r#"group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1""#;
+        for expected in [
+            format!(r#"apiserver_request_terminations_total{{code="429",component="apiserver",{class}}} 1"#),
+            format!(r#"apiserver_request_aborts_total{{{class}}} 1"#),
+            format!(r#"apiserver_request_sli_duration_seconds_sum{{component="apiserver",{class}}} 1"#),
+            format!(
+                r#"apiserver_request_duration_seconds_sum{{component="apiserver",dry_run="",{class}}} 3"#
+            ),
+            r#"apiserver_request_filter_duration_seconds_count{filter="priorityandfairness"} 1"#.to_owned(),
+        ] {
+            assert!(text.contains(&expected), "{expected}\n{text}");
+        }
+        assert!(!text.contains(r#"apiserver_request_total{code="200""#), "{text}");
+    }
+
+    #[test]
     fn unauthorized_requests_are_not_counted() {
         let metrics = Arc::new(Metrics::new(Timestamp(0)).unwrap());
         let meter = Meter::new(metrics.clone());
-        meter.end(Sample::begin(Moment::default()), Moment::default().plus(Duration::from_micros(1)), 401);
+        meter.end(
+            &Sample::begin(Moment::default()),
+            Moment::default().plus(Duration::from_micros(1)),
+            401,
+            None,
+        );
         let sample = Sample::begin(Moment::default());
         sample.note(
             &Request::parse("GET", "/version", &Query::parse("")).unwrap(),
@@ -334,7 +549,7 @@ mod tests {
             RequestOptions::default(),
         );
         sample.forget();
-        meter.end(sample, Moment::default().plus(Duration::from_micros(1)), 403);
+        meter.end(&sample, Moment::default().plus(Duration::from_micros(1)), 403, None);
         let text = String::from_utf8(metrics.text().unwrap()).unwrap();
         assert!(!text.contains("apiserver_request_total{"), "{text}");
     }

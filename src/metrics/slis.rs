@@ -16,7 +16,7 @@ pub struct Slis {
 impl Slis {
     pub(super) fn new(started: Timestamp) -> Result<Slis> {
         let registry = Registry::new();
-        let metrics = MetricRegistry(&registry);
+        let metrics = MetricRegistry::new(&registry);
         let last = metrics.gauges(
             "kubernetes_healthcheck",
             "1 if the last run of a health check succeeded.",

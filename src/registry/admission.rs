@@ -6,13 +6,19 @@
 
 mod reinvocation;
 
+use std::sync::Arc;
+
 use futures::future::{LocalBoxFuture, ready};
+use pilothouse_api::admission_plugins::PluginName;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_apimachinery::value::Value;
+use pilothouse_types::clock::Moment;
 
 pub use self::reinvocation::Reinvocation;
 use super::{Backend, Call};
+use crate::metrics::Metrics;
+use crate::metrics::admission::{Step, Times};
 
 /// The operation of a write, as admission rules name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +31,18 @@ pub enum Operation {
     Delete,
     /// A connecting subresource, such as exec or proxy, is opened.
     Connect,
+}
+
+impl Operation {
+    /// The word in rules and labels.
+    pub fn word(self) -> &'static str {
+        match self {
+            Operation::Create => "CREATE",
+            Operation::Update => "UPDATE",
+            Operation::Delete => "DELETE",
+            Operation::Connect => "CONNECT",
+        }
+    }
 }
 
 /// One write that passes through admission.
@@ -108,25 +126,46 @@ pub trait Plugin {
     }
 }
 
+/// A plug-in with its name; `None` for one that the reference has no plug-in for.
+pub type NamedPlugin = (Option<PluginName>, Box<dyn Plugin>);
+
 /// The enabled plug-ins, in order. One chain per worker, so that plug-ins may cache without locks.
-pub struct Chain(Vec<Box<dyn Plugin>>);
+pub struct Chain {
+    plugins: Vec<NamedPlugin>,
+    times: Times,
+}
 
 impl Chain {
     /// A chain of these plug-ins.
-    pub fn new(plugins: Vec<Box<dyn Plugin>>) -> Chain {
-        Chain(plugins)
+    pub fn new(plugins: Vec<NamedPlugin>, metrics: Arc<Metrics>) -> Chain {
+        Chain { plugins, times: Times::new(metrics) }
     }
 
     /// Runs the mutating plug-ins on the new state of an object.
     pub async fn mutate(&self, write: &Write<'_>, object: &mut Value) -> Result<()> {
+        let began = write.backend.clock.moment();
+        let result = self.admit(write, object).await;
+        self.note(None, Step::Admit, write, (began, result.is_err()));
+        result
+    }
+
+    /// Counts how long a plug-in took, or a whole step, that began at a moment and may have rejected the write.
+    fn note(
+        &self,
+        plugin: Option<PluginName>,
+        step: Step,
+        write: &Write<'_>,
+        (began, is_rejected): (Moment, bool),
+    ) {
+        let time = write.backend.clock.elapsed(began);
+        self.times.note(plugin.map(PluginName::as_str), step, write.operation.word(), is_rejected, time);
+    }
+
+    async fn admit(&self, write: &Write<'_>, object: &mut Value) -> Result<()> {
         let reinvocation = Reinvocation::default();
-        for plugin in self.plugins_for(write) {
-            plugin.admit(write, object, &reinvocation).await?;
-        }
+        self.admit_once(write, object, &reinvocation).await?;
         if reinvocation.start_second_round() {
-            for plugin in self.plugins_for(write) {
-                plugin.admit(write, object, &reinvocation).await?;
-            }
+            self.admit_once(write, object, &reinvocation).await?;
         }
         // Options of a connecting subresource have no metadata.
         if reinvocation.is_patched() && write.operation != Operation::Connect {
@@ -135,12 +174,39 @@ impl Chain {
         Ok(())
     }
 
-    /// Runs the validating plug-ins on the object as it would be stored.
-    pub async fn validate(&self, write: &Write<'_>, object: &Value) -> Result<()> {
-        for plugin in self.plugins_for(write) {
-            plugin.validate(write, object).await?;
+    async fn admit_once(
+        &self,
+        write: &Write<'_>,
+        object: &mut Value,
+        reinvocation: &Reinvocation,
+    ) -> Result<()> {
+        for (name, plugin) in self.plugins_for(write) {
+            let began = write.backend.clock.moment();
+            let result = plugin.admit(write, object, reinvocation).await;
+            if name.is_some_and(PluginName::admits) {
+                self.note(name, Step::Admit, write, (began, result.is_err()));
+            }
+            result?;
         }
         Ok(())
+    }
+
+    /// Runs the validating plug-ins on the object as it would be stored.
+    pub async fn validate(&self, write: &Write<'_>, object: &Value) -> Result<()> {
+        let step_began = write.backend.clock.moment();
+        let mut result = Ok(());
+        for (name, plugin) in self.plugins_for(write) {
+            let began = write.backend.clock.moment();
+            result = plugin.validate(write, object).await;
+            if name.is_some_and(PluginName::validates) {
+                self.note(name, Step::Validate, write, (began, result.is_err()));
+            }
+            if result.is_err() {
+                break;
+            }
+        }
+        self.note(None, Step::Validate, write, (step_began, result.is_err()));
+        result
     }
 
     /// Runs admission for a deletion.
@@ -159,13 +225,17 @@ impl Chain {
 
     /// Whether pods get the labels of their Binding.
     pub fn labels_bound_pods(&self) -> bool {
-        self.0.iter().any(|plugin| plugin.labels_bound_pods())
+        self.plugins.iter().any(|(_, plugin)| plugin.labels_bound_pods())
     }
 
-    fn plugins_for<'a>(&'a self, write: &'a Write<'a>) -> impl Iterator<Item = &'a dyn Plugin> {
+    fn plugins_for<'a>(
+        &'a self,
+        write: &'a Write<'a>,
+    ) -> impl Iterator<Item = (Option<PluginName>, &'a dyn Plugin)> {
         let is_connect = write.operation == Operation::Connect;
-        let is_interested =
-            move |plugin: &&dyn Plugin| (!is_connect || plugin.connects()) && plugin.handles(write);
-        self.0.iter().map(AsRef::as_ref).filter(is_interested)
+        let is_interested = move |(_, plugin): &(Option<PluginName>, &dyn Plugin)| {
+            (!is_connect || plugin.connects()) && plugin.handles(write)
+        };
+        self.plugins.iter().map(|(name, plugin)| (*name, &**plugin)).filter(is_interested)
     }
 }

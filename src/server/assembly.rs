@@ -76,6 +76,7 @@ use crate::http::handler::worker::{Shared, Worker};
 use crate::limits;
 use crate::live_index::LiveIndexes;
 use crate::metrics::Metrics;
+use crate::metrics::exposition::Exposition;
 use crate::metrics::requests::Meter;
 use crate::peers::OwnRecord;
 use crate::pki::Pki;
@@ -232,8 +233,15 @@ fn loopback(context: &StartContext, shared: &Shared, registry: &Arc<Registry>) -
 }
 
 fn metrics(context: &StartContext, gates: &FeatureGates) -> Result<Arc<Metrics>, StartError> {
+    let flags = &context.config.metrics;
+    let exposition = Exposition {
+        disabled: flags.disabled_metrics.iter().cloned().collect(),
+        allowed: flags.allowed_labels()?,
+        shows_hidden: flags.shows_hidden(),
+    };
     let metrics = Metrics::new(context.clock.now())
         .and_then(|metrics| metrics.with_release(&context.config.api.release))
+        .and_then(|metrics| metrics.with_exposition(exposition))
         .map_err(|error| StartError::part("metrics")(&error))?;
     let features = gates.all().map(|(name, stage, is_enabled)| (name, stage.word(), is_enabled)).collect();
     let config = &context.config;

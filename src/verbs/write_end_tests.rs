@@ -32,7 +32,7 @@ use pilothouse_apimachinery::value::{Array, Value};
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_client::upstream::pool::Pool;
 use pilothouse_kinds::validation_engines::Authority;
-use pilothouse_types::clock::Clock;
+use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::identity::Identity;
 use pilothouse_types::memory::MemoryBudget;
 use pilothouse_types::object::Object;
@@ -163,7 +163,7 @@ impl Fixture {
         let (hook, removal) = (RecordingHook::default(), ConcurrentRemoval::default());
         let ends = hook.0.clone();
         let hooks = WriteHooks::default().with(resource.stored().unwrap().store.clone(), Rc::new(hook));
-        let backend = backend(hooks, Chain::new(vec![Box::new(removal.clone())])).await;
+        let backend = backend(hooks, Chain::new(vec![(None, Box::new(removal.clone()))], metrics())).await;
         Fixture { backend, ends, removal, resource, user: Identity::default() }
     }
 
@@ -229,10 +229,14 @@ impl Fixture {
     }
 }
 
+fn metrics() -> Arc<Metrics> {
+    Arc::new(Metrics::new(Timestamp(0)).unwrap())
+}
+
 async fn backend(write_hooks: WriteHooks, admission: Chain) -> Backend {
     let storage = start(Box::new(Memory::new()), Options::default()).unwrap();
     let (clock, registry) = (Clock::system(), Arc::new(Registry::builtin().unwrap()));
-    let metrics = Arc::new(Metrics::new(clock.now()).unwrap());
+    let metrics = metrics();
     let budget = || MemoryBudget::standalone(1 << 20);
     let config = AuthenticatorConfig {
         anonymous: Arc::default(),

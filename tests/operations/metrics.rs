@@ -1,6 +1,6 @@
 //! /metrics and other debug pages, and the agreement of the two validation engines.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 
 use flate2::read::GzDecoder;
 use serde_json::{Value, json};
@@ -250,4 +250,93 @@ fn responses_carry_flow_schema_and_priority_level_uids() {
     check_flow(&mut server.anonymous(), "mine", "system");
     let response = server.anonymous().with_token(Some("unknown")).get("/api/v1/namespaces/default");
     assert_eq!(response.header("x-kubernetes-pf-flowschema-uid"), None, "nobody knows whose request it was");
+}
+
+#[test]
+fn metrics_tell_how_long_requests_took_and_what_was_sent() {
+    let server = Server::with_flags(&["--engine=memory"]);
+    let mut client = server.admin();
+    let maps = "/api/v1/namespaces/default/configmaps";
+    for number in 0..30 {
+        let object =
+            json!({"metadata": {"name": format!("m{number}")}, "data": {"filler": "x".repeat(1_000)}});
+        client.post(maps, &object).ok();
+    }
+    let list = client.get(maps);
+    list.ok();
+    // A handshake that is none.
+    let mut plain = std::net::TcpStream::connect(server.address()).unwrap();
+    plain.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    plain.read_to_end(&mut Vec::new()).unwrap();
+    drop(plain);
+    let page = metrics_page(&mut client);
+    let of_list = [r#"resource="configmaps""#, r#"verb="LIST""#];
+    assert_eq!(series_value(&page, "apiserver_response_sizes_sum", &of_list), list.body.len() as f64);
+    let of_create = [r#"resource="configmaps""#, r#"verb="POST""#];
+    let whole = series_value(&page, "apiserver_request_duration_seconds_sum", &of_create);
+    let sli = series_value(&page, "apiserver_request_sli_duration_seconds_sum", &of_create);
+    assert!(0.0 < sli && sli <= whole, "{sli} of {whole}");
+    assert!(!page.lines().any(|line| line.starts_with("apiserver_response_sizes") && line.contains("POST")));
+    for filter in ["authentication", "audit", "impersonation", "priorityandfairness", "authorization"] {
+        let label = format!("filter=\"{filter}\"");
+        assert!(series_value(&page, "apiserver_request_filter_duration_seconds_count", &[&label]) >= 31.0);
+    }
+    let plugin = [r#"name="NamespaceLifecycle""#, r#"operation="CREATE""#, r#"rejected="false""#];
+    let admitted = "apiserver_admission_controller_admission_duration_seconds_count";
+    assert!(series_value(&page, admitted, &plugin) >= 30.0);
+    assert!(!page.lines().any(|line| {
+        line.starts_with(admitted) && line.contains("NamespaceLifecycle") && line.contains("validate")
+    }));
+    for step in [r#"type="admit""#, r#"type="validate""#] {
+        let labels = [step, r#"operation="CREATE""#, r#"rejected="false""#];
+        let steps = series_value(&page, "apiserver_admission_step_admission_duration_seconds_count", &labels);
+        assert!(steps >= 30.0, "{step}: {steps}");
+    }
+    let failed = poll(TIMEOUT, || {
+        let page = metrics_page(&mut client);
+        Some(series_value(&page, "apiserver_tls_handshake_errors_total", &[])).filter(|failed| *failed > 0.0)
+    });
+    assert_eq!(failed, Some(1.0));
+}
+
+#[test]
+fn metrics_have_classes_and_can_be_disabled_and_bounded() {
+    let flags = [
+        "--engine=memory",
+        "--disabled-metrics=apiserver_watch_events_total,kubernetes_feature_enabled",
+        "--allow-metric-labels=apiserver_request_total,verb=GET",
+        "--show-hidden-metrics-for-version=1.32",
+    ];
+    let server = Server::with_flags(&flags);
+    let mut client = server.admin();
+    let maps = "/api/v1/namespaces/default/configmaps";
+    client.get(maps).ok();
+    client.post(maps, &json!({"metadata": {"name": "m"}})).ok();
+    client.get(&format!("{maps}/m")).ok();
+    let page = metrics_page(&mut client);
+    for help in [
+        "# HELP apiserver_request_total [STABLE] ",
+        "# HELP apiserver_flowcontrol_nominal_limit_seats [BETA] ",
+        "# HELP apiserver_storage_size_bytes [STABLE] ",
+        "# HELP apiserver_request_slo_duration_seconds [ALPHA] (Deprecated since 1.27.0) ",
+        "# HELP pilothouse_watch_lag_seconds The ",
+    ] {
+        assert!(page.contains(help), "{help} in\n{page}");
+    }
+    assert!(!page.contains("apiserver_watch_events_total") && !page.contains("kubernetes_feature_enabled"));
+    let of_maps = |verb: &'static str| [r#"resource="configmaps""#, verb];
+    assert_eq!(series_value(&page, "apiserver_request_total", &of_maps(r#"verb="GET""#)), 1.0);
+    // A list and a creation differ in their codes.
+    let others = page.lines().filter(|line| {
+        line.starts_with("apiserver_request_total{")
+            && of_maps(r#"verb="unexpected""#).iter().all(|label| line.contains(label))
+    });
+    assert_eq!(others.count(), 2, "{page}");
+    assert!(series_value(&page, "registered_metrics_total", &[r#"stability_level="STABLE""#]) >= 10.0);
+    assert_eq!(series_value(&page, "disabled_metrics_total", &[]), 2.0);
+    assert_eq!(series_value(&page, "hidden_metrics_total", &[]), 0.0);
+
+    let shown = metrics_page(&mut Server::with_flags(&["--engine=memory"]).admin());
+    assert!(shown.contains("kubernetes_feature_enabled{") && !shown.contains("slo_duration"), "{shown}");
+    assert_eq!(series_value(&shown, "hidden_metrics_total", &[]), 1.0);
 }

@@ -8,6 +8,7 @@ mod writes;
 use pilothouse::Config;
 use serde_json::{Value, json};
 
+use crate::support::server::temp_directory;
 use crate::support::wait::{TIMEOUT, poll};
 use crate::support::{Client, Server};
 

@@ -59,3 +59,54 @@ plugins! {
     ValidatingAdmissionPolicy,
     ValidatingAdmissionWebhook,
 }
+
+impl PluginName {
+    /// Whether it changes objects, as the reference counts it.
+    pub const fn admits(self) -> bool {
+        use PluginName::{
+            CertificateApproval, CertificateSigning, CertificateSubjectRestriction, ClusterTrustBundleAttest,
+            DenyServiceExternalIPs, EventRateLimit, ImagePolicyWebhook, LimitPodHardAntiAffinityTopology,
+            NamespaceExists, OwnerReferencesPermissionEnforcement, PersistentVolumeClaimResize, PodSecurity,
+            ResourceQuota, ValidatingAdmissionPolicy, ValidatingAdmissionWebhook,
+        };
+        !matches!(
+            self,
+            CertificateApproval
+                | CertificateSigning
+                | CertificateSubjectRestriction
+                | ClusterTrustBundleAttest
+                | DenyServiceExternalIPs
+                | EventRateLimit
+                | ImagePolicyWebhook
+                | LimitPodHardAntiAffinityTopology
+                | NamespaceExists
+                | OwnerReferencesPermissionEnforcement
+                | PersistentVolumeClaimResize
+                | PodSecurity
+                | ResourceQuota
+                | ValidatingAdmissionPolicy
+                | ValidatingAdmissionWebhook
+        )
+    }
+
+    /// Whether it checks objects, as the reference counts it.
+    pub const fn validates(self) -> bool {
+        use PluginName::{
+            AlwaysAdmit, AlwaysDeny, AlwaysPullImages, LimitRanger, PodNodeSelector,
+            PodTolerationRestriction, Priority, RuntimeClass, ServiceAccount,
+        };
+        !self.admits()
+            || matches!(
+                self,
+                AlwaysAdmit
+                    | AlwaysDeny
+                    | AlwaysPullImages
+                    | LimitRanger
+                    | PodNodeSelector
+                    | PodTolerationRestriction
+                    | Priority
+                    | RuntimeClass
+                    | ServiceAccount
+            )
+    }
+}

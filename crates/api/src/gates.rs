@@ -40,6 +40,8 @@ gates! {
     DISABLE_ALLOCATOR_DUAL_WRITE = "DisableAllocatorDualWrite";
     /// The first version of the protocol of KMS plugins may be configured.
     KMS_V1 = "KMSv1";
+    /// Log lines may be JSON.
+    LOGGING_BETA_OPTIONS = "LoggingBetaOptions";
     /// Nodes may read the service accounts of their pods.
     KUBELET_SERVICE_ACCOUNT_TOKEN_FOR_CREDENTIAL_PROVIDERS = "KubeletServiceAccountTokenForCredentialProviders";
     /// Policies of the cluster may change objects.
@@ -58,6 +60,8 @@ gates! {
     SERVICE_ACCOUNT_NODE_AUDIENCE_RESTRICTION = "ServiceAccountNodeAudienceRestriction";
     /// API servers publish the versions in which they store resources.
     STORAGE_VERSION_API = "StorageVersionAPI";
+    /// Discovery names a hash of the version in which a resource is stored.
+    STORAGE_VERSION_HASH = "StorageVersionHash";
     /// StorageVersionMigrations are served and carried out.
     STORAGE_VERSION_MIGRATOR = "StorageVersionMigrator";
     /// Authentication may be configured by a file.
@@ -70,6 +74,8 @@ gates! {
     UNKNOWN_VERSION_INTEROPERABILITY_PROXY = "UnknownVersionInteroperabilityProxy";
     /// Pods with users of their own need fewer restrictions.
     USER_NAMESPACES_POD_SECURITY_STANDARDS = "UserNamespacesPodSecurityStandards";
+    /// A health check tells whether objects are served from memory.
+    WATCH_CACHE_INITIALIZATION_POST_START_HOOK = "WatchCacheInitializationPostStartHook";
     /// A watch may begin with the list.
     WATCH_LIST = "WatchList";
 }

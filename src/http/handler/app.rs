@@ -3,6 +3,7 @@
 //! Authenticate, parse, audit, impersonate, queue (priority and fairness), authorize, pass on or route, respond. The order is
 //! the reference's, because it decides which of several errors a client sees.
 
+use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,6 +15,8 @@ use actix_web::web::{self, Payload};
 use actix_web::{App, Error, HttpRequest, HttpResponse};
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
+use pilothouse_actors::fair_queuing::level::Rejection;
+use pilothouse_actors::permit::Permit;
 use pilothouse_api::path::{Request, Target};
 use pilothouse_apimachinery::query::{self, Query};
 use pilothouse_apimachinery::status::Result;
@@ -21,10 +24,11 @@ use pilothouse_apimachinery::verb::Verb;
 use pilothouse_types::identity::Identity;
 
 use crate::flowcontrol::{RequestInfo, RequestLimiter};
-use crate::metrics::requests::{RequestOptions, Sample};
+use crate::metrics::requests::{Filter, RequestOptions, Sample};
 
 use super::connect::forward::ForwardedRequest;
 use super::connect::other_servers;
+use super::metered_body::RequestInProgress;
 use super::render::{self, Context, PLAIN_TEXT};
 use super::resource::{self, ResourceRequest};
 use super::shutdown::Shutdown;
@@ -63,11 +67,12 @@ async fn respond(request: HttpRequest, payload: Payload) -> HttpResponse {
     if let Some(answer) = cors::answer(&request, &context) {
         return answer;
     }
-    let sample = Sample::begin(worker.backend.clock.moment());
+    let in_progress = RequestInProgress::begin(&worker);
+    let sample = &in_progress.sample;
     let result = match deadline::limit(worker.shared.limits.request_timeout, &request) {
         Ok(limit) => {
-            let handling = pin!(serve(&worker, &request, payload, &context, &sample, limit));
-            deadline::within(limit, &sample, handling).await
+            let handling = pin!(serve(&worker, &request, payload, &context, sample, limit));
+            deadline::within(limit, sample, handling).await
         }
         Err(status) => Err(status),
     };
@@ -82,8 +87,7 @@ async fn respond(request: HttpRequest, payload: Payload) -> HttpResponse {
     if filters::closes_connection(&worker, &request) {
         response.head_mut().set_connection_type(ConnectionType::Close);
     }
-    worker.meter.end(sample, worker.backend.clock.moment(), response.status().as_u16());
-    response
+    in_progress.answer(response)
 }
 
 /// What few requests need has a boxed future, so that it does not add to the size of the others.
@@ -95,17 +99,20 @@ async fn serve(
     sample: &Sample,
     limit: Duration,
 ) -> Result<HttpResponse> {
-    let caller = filters::authenticate(worker, request, &context.warnings).await?;
+    let authentication = filters::authenticate(worker, request, &context.warnings);
+    let caller = in_filter(worker, Filter::Authentication, authentication).await?;
     let path = query::decode_path(request.uri().path());
     let query = Query::parse(request.query_string());
     let parse = |path| Request::parse(request.method().as_str(), path, &query);
     let parsed = path.as_ref().map_err(Clone::clone).and_then(|path| parse(path));
-    if let Ok(parsed) = &parsed
-        && let Some(refusal) = audit::open(worker, request, context, &caller, parsed).await
-    {
-        return Ok(refusal);
+    if let Ok(parsed) = &parsed {
+        let opening = audit::open(worker, request, context, &caller, parsed);
+        if let Some(refusal) = in_filter(worker, Filter::Audit, opening).await {
+            return Ok(refusal);
+        }
     }
-    let identity = impersonate(worker, request, context, caller).await?;
+    let impersonation = impersonate(worker, request, context, caller);
+    let identity = in_filter(worker, Filter::Impersonation, impersonation).await?;
     let (parsed, path) = (parsed?, path.as_deref().unwrap_or_default());
     let resource =
         parsed.resource().and_then(|path_info| worker.served().catalog.resource_at(path_info).cloned());
@@ -114,11 +121,12 @@ async fn serve(
     sample.note(&parsed, resource.as_ref(), options);
     let info =
         RequestInfo { user: &identity, path, request: &parsed, resource: resource.as_deref(), query: &query };
-    let permit = match filters::admit_to_queue(worker, &info, context, limit).await {
+    let permit = match wait_for_turn(worker, &info, context, sample, limit).await {
         Ok(permit) => permit,
         Err(refusal) => return Ok(render::too_many_requests(refusal.retry_after)),
     };
-    let authorized = filters::authorize(worker, request, &identity, &parsed, &query).await;
+    let authorization = filters::authorize(worker, request, &identity, &parsed, &query);
+    let authorized = in_filter(worker, Filter::Authorization, authorization).await;
     authorized.inspect_err(|_| sample.forget())?;
     let resource = match resource {
         None => Box::pin(established::find_once_served(worker, &parsed, &permit)).await?,
@@ -152,6 +160,31 @@ async fn serve(
             resource::serve(resource_request, resource, payload).await
         }
     }
+}
+
+/// Passes a filter, and counts how long that took.
+async fn in_filter<T>(worker: &Worker, filter: Filter, passing: impl Future<Output = T>) -> T {
+    let clock = &worker.backend.clock;
+    let began = clock.moment();
+    let result = passing.await;
+    worker.shared.metrics.requests.note_filter(filter, clock.elapsed(began));
+    result
+}
+
+/// Waits in the queue of the request.
+async fn wait_for_turn(
+    worker: &Worker,
+    info: &RequestInfo<'_>,
+    context: &Context,
+    sample: &Sample,
+    limit: Duration,
+) -> std::result::Result<Permit, Rejection> {
+    let clock = &worker.backend.clock;
+    let began = clock.moment();
+    let admission = filters::admit_to_queue(worker, info, context, limit);
+    let admitted = in_filter(worker, Filter::Queue, admission).await;
+    sample.exclude(clock.elapsed(began));
+    admitted.inspect_err(|_| sample.terminate())
 }
 
 /// The user as whom the caller acts, which the audit log names, too.

@@ -23,7 +23,10 @@ pub async fn within(
     match timeout(limit, handling.as_mut()).await {
         Ok(result) => result,
         Err(_) if sample.is_long_running() => handling.await,
-        Err(_) => Err(Status::timed_out()),
+        Err(_) => {
+            sample.terminate();
+            Err(Status::timed_out())
+        }
     }
 }
 

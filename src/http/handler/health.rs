@@ -67,6 +67,8 @@ pub struct OptionalParts {
     pub peer_record: bool,
     /// It passes requests on to them.
     pub peer_proxy: bool,
+    /// Whether objects are in memory is a check of its own.
+    pub storage_readiness: bool,
 }
 
 impl OptionalParts {
@@ -75,6 +77,7 @@ impl OptionalParts {
         match hook {
             IDENTITY_LEASE_HOOK => self.identity_lease,
             PEER_RECORD_HOOK => self.peer_record,
+            STORAGE_READINESS_HOOK => self.storage_readiness,
             _ => self.peer_proxy || !PEER_PROXY_HOOKS.contains(&hook),
         }
     }
@@ -255,6 +258,8 @@ const ENDPOINTS: [&str; 3] = ["healthz", "livez", "readyz"];
 const FIRST: [Check; 3] = [Check::Ping, Check::Log, Check::Etcd];
 /// The hook of the identity lease.
 const IDENTITY_LEASE_HOOK: &str = "poststarthook/start-kube-apiserver-identity-lease-controller";
+/// The hook of the gate WatchCacheInitializationPostStartHook: objects are in memory once the start is complete.
+const STORAGE_READINESS_HOOK: &str = "poststarthook/storage-readiness";
 /// The hook of the record by which other servers reach this one.
 const PEER_RECORD_HOOK: &str = "poststarthook/peer-endpoint-reconciler-controller";
 /// The hooks of passing requests on to other servers.
@@ -264,7 +269,7 @@ const PEER_PROXY_HOOKS: [&str; 3] = [
     "poststarthook/mixed-version-proxy-handler",
 ];
 /// The reference's post-start hooks, by name and in order, because monitoring names them.
-const HOOKS: [&str; 32] = [
+const HOOKS: [&str; 33] = [
     "poststarthook/start-apiserver-admission-initializer",
     "poststarthook/generic-apiserver-start-informers",
     "poststarthook/priority-and-fairness-config-consumer",
@@ -281,6 +286,7 @@ const HOOKS: [&str; 32] = [
     "poststarthook/start-cluster-authentication-info-controller",
     IDENTITY_LEASE_HOOK,
     "poststarthook/start-kube-apiserver-identity-lease-garbage-collector",
+    STORAGE_READINESS_HOOK,
     "poststarthook/start-legacy-token-tracking-controller",
     "poststarthook/start-service-ip-repair-controllers",
     "poststarthook/rbac/bootstrap-roles",

@@ -15,7 +15,7 @@ use pilothouse_apimachinery::status::Result;
 
 use super::gzip;
 use super::render::{Context, plain};
-use super::worker::Worker;
+use super::worker::{Shared, Worker};
 use crate::flowcontrol::RequestLimiter;
 use crate::limits::{ETCD_STATUS_TIMEOUT, HEAVY_METRICS_BYTES};
 use crate::metrics::remove_stale;
@@ -43,8 +43,7 @@ pub async fn page(worker: &Worker, context: &Context) -> Result<HttpResponse> {
         }
     }
     metrics.space_level.set(shared.health.space.level() as i64);
-    let counts = shared.usage.connections.counts();
-    metrics.connections.set(&counts.by_state(), &counts.by_refusal(), &counts.by_eviction());
+    report_connections(shared);
     let types = shared.health.directory.send(Types).await.unwrap_or_default();
     let existing: BTreeSet<&str> = types.iter().map(resource_of_store).collect();
     for numbers in
@@ -92,6 +91,13 @@ pub async fn page(worker: &Worker, context: &Context) -> Result<HttpResponse> {
         response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
     Ok(response)
+}
+
+fn report_connections(shared: &Shared) {
+    let connections = &shared.usage.connections;
+    let (counts, failed_handshakes) = (connections.counts(), connections.failed_handshakes());
+    let (open, refused, evicted) = (counts.by_state(), counts.by_refusal(), counts.by_eviction());
+    shared.metrics.connections.set(&open, &refused, &evicted, failed_handshakes);
 }
 
 /// Asks etcd for the sizes of its databases, if objects are there.

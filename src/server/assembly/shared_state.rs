@@ -13,7 +13,7 @@ use pilothouse_api::connect::location::KubeletRules;
 use pilothouse_api::gates::{
     API_RESPONSE_COMPRESSION, CBOR_SERVING_AND_STORAGE, COMPONENT_FLAGZ, COMPONENT_STATUSZ, OPENAPI_ENUMS,
     PORT_FORWARD_WEBSOCKETS, REMOTE_REQUEST_HEADER_UID, TRANSLATE_STREAM_CLOSE_WEBSOCKET_REQUESTS,
-    UNAUTHENTICATED_HTTP2_DOS_MITIGATION,
+    UNAUTHENTICATED_HTTP2_DOS_MITIGATION, WATCH_CACHE_INITIALIZATION_POST_START_HOOK,
 };
 use pilothouse_api::openapi::Contents;
 use pilothouse_client::upstream::{TlsError, Upstream};
@@ -202,6 +202,7 @@ fn health(
             identity_lease: keeps_identity(&context.config),
             peer_record: peer_records.is_some(),
             peer_proxy: peer_records.is_some() && context.config.peers.peer_ca_file.is_some(),
+            storage_readiness: context.config.gates().enabled(WATCH_CACHE_INITIALIZATION_POST_START_HOOK),
         },
     }
 }

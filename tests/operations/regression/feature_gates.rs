@@ -154,3 +154,33 @@ fn disabled_gate_keeps_stored_fields() {
     other_pod["metadata"]["name"] = json!("b");
     assert_eq!(client.post(pods, &other_pod).ok()["spec"]["containers"][0]["lifecycle"], json!(null));
 }
+
+/// Gates that were accepted and switched nothing.
+#[test]
+fn gates_of_the_server_have_their_effect() {
+    let off = "--feature-gates=StorageVersionHash=false,WatchCacheInitializationPostStartHook=true,KubeletTracing=false";
+    let hash = |client: &mut Client| {
+        let resources = client.get("/api/v1").ok();
+        let found =
+            resources["resources"].as_array().unwrap().iter().find(|found| found["name"] == "configmaps");
+        found.unwrap()["storageVersionHash"].clone()
+    };
+    let storage_readiness = "/livez/poststarthook/storage-readiness";
+    let default_server = Server::with_flags(&["--engine=memory"]);
+    let mut client = default_server.admin();
+    assert_eq!(hash(&mut client), json!("qFsyl6wFWjQ="));
+    assert_eq!(client.get(storage_readiness).status, 404);
+
+    let server = Server::with_flags(&["--engine=memory", off]);
+    let mut client = server.admin();
+    assert_eq!(hash(&mut client), Value::Null);
+    assert_eq!(client.get(storage_readiness).status, 200);
+    let log = server.log();
+    let warning = "feature gate KubeletTracing has no effect: it is about other components of a cluster";
+    assert!(log.contains(warning) && !log.contains("StorageVersionHash has"), "{log}");
+
+    let json = ["--engine=memory", "--logging-format=json", "--feature-gates=LoggingBetaOptions=false"];
+    let directory = temp_directory();
+    let refused = Server::try_start_in(&directory.path().join("data"), &json).err().expect("it is refused");
+    assert!(refused.stderr.contains("see LoggingBetaOptions feature"), "{}", refused.stderr);
+}

@@ -18,6 +18,7 @@ use super::Catalog;
 use super::backing::{Backing, Stored};
 use super::resource::{Column, ColumnDescription, RELEASE, Resource, Subresource};
 use super::runtime_config::{RuntimeConfig, RuntimeConfigError};
+use crate::gates::STORAGE_VERSION_HASH;
 
 /// Beta versions from before this release are enabled by default, later ones are not.
 const BETAS_OFF_SINCE: (u32, u32) = (1, 22);
@@ -114,6 +115,13 @@ impl Builtin {
         resource: &Arc<Resource>,
         is_enabled: impl Fn(&str) -> bool,
     ) -> Option<Arc<Resource>> {
+        let resource = match (is_enabled(STORAGE_VERSION_HASH), &resource.backing) {
+            (false, Backing::Store(stored)) => {
+                let backing = Backing::Store(Stored { hash: "".into(), ..stored.clone() });
+                &Arc::new(Resource { backing, ..Resource::clone(resource) })
+            }
+            _ => resource,
+        };
         let disabled = |gated: &&GatedResource| gated.ordinal == resource.ordinal && !is_enabled(&gated.gate);
         let disabled: Vec<&str> =
             self.gated.iter().filter(disabled).map(|gated| gated.subresource.as_str()).collect();
