@@ -2,15 +2,13 @@
 //! which this server encrypts objects.
 //!
 //! - [`messages`] is the protocol, versions `v2` and `v1beta1`;
-//! - `endpoint`, `connection`, `client` and `runtime` make calls. They run on a thread of their own, so that any thread may wait for
-//!   one and none of the server's workers is disturbed;
+//! - `endpoint` and `client` make calls, with `pilothouse_plugins`. They run on a thread of their own;
 //! - `v2` and `v1` are the providers. `probe` remembers the last check of a plugin, `poll` repeats it;
 //! - `key_cache` and `flights` see to it that each data key is decrypted once.
 //!
 //! Nothing here is called while an object is encrypted: the data key for writing is made by the checks, in the background.
 
 mod client;
-mod connection;
 mod endpoint;
 mod failure;
 mod flights;
@@ -18,13 +16,11 @@ mod key_cache;
 pub mod messages;
 mod plugin;
 mod probe;
-mod runtime;
 mod v1;
 mod v2;
 
 pub(crate) use failure::KmsFailure;
 pub(crate) use plugin::{Plugin, PluginSettings};
-pub(crate) use runtime::KmsRuntime;
 pub(crate) use v1::KmsV1;
 pub(crate) use v2::{KmsV2, encrypted_object};
 

@@ -21,10 +21,6 @@ pub const KMS_UNUSED_KEY_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 pub const KMS_DECRYPT_CALLS: usize = 32;
 /// Bytes of a plugin's response.
 pub const KMS_RESPONSE_BYTES: usize = 128 << 10;
-/// Bytes of a text of a plugin, such as the reason why it is not healthy, in errors and logs.
-pub const KMS_TEXT_BYTES: usize = 1 << 10;
-/// The pause between two attempts to connect to a plugin during one call.
-pub const KMS_CONNECT_PAUSE: Duration = Duration::from_millis(100);
 /// Bytes of a key id; the reference's value.
 pub const KMS_KEY_ID_BYTES: usize = 1 << 10;
 /// Bytes of an encrypted data key or seed in KMS v2; the reference's value.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pilothouse_plugins::PluginRuntime;
 use pilothouse_types::clock::Clock;
 use pilothouse_types::object::EncryptionKeyId;
 
@@ -13,7 +14,7 @@ use crate::configuration::{
 };
 use crate::error::{DecryptError, EncryptError};
 use crate::key_id::WriteKey;
-use crate::kms::{KmsRuntime, KmsV1, KmsV2, Plugin, PluginSettings};
+use crate::kms::{KmsV1, KmsV2, Plugin, PluginSettings};
 use crate::limits::UNKNOWN_PREFIX_BYTES;
 use crate::observer::{Direction, NO_GRPC_STATUS, OK, Observer, Transformation};
 use crate::providers::{Algorithm, ENCRYPTED_PREFIX, KeyedProvider, Provider};
@@ -200,7 +201,7 @@ impl ResourceNames {
 struct Builder<'a> {
     surroundings: &'a Surroundings<'a>,
     /// Started for the first plugin.
-    runtime: Option<Arc<KmsRuntime>>,
+    runtime: Option<Arc<PluginRuntime>>,
     plugins: Vec<(Plugin, Duration)>,
 }
 
@@ -229,7 +230,7 @@ impl Builder<'_> {
         let runtime = match &self.runtime {
             Some(runtime) => runtime.clone(),
             None => {
-                let runtime = Arc::new(KmsRuntime::start().map_err(|error| error.to_string())?);
+                let runtime = Arc::new(PluginRuntime::start("kms").map_err(|error| error.to_string())?);
                 self.runtime.insert(runtime).clone()
             }
         };

@@ -3,11 +3,11 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use pilothouse_plugins::PluginRuntime;
 use pilothouse_types::clock::Clock;
 use tokio::time::sleep;
 
 use super::probe::CheckResult;
-use super::runtime::KmsRuntime;
 use super::v1::KmsV1;
 use super::v2::KmsV2;
 use crate::configuration::KmsConfiguration;
@@ -19,7 +19,7 @@ pub struct PluginSettings<'a> {
     /// Its configuration.
     pub configuration: &'a KmsConfiguration,
     /// Where its plugin is called.
-    pub runtime: &'a Arc<KmsRuntime>,
+    pub runtime: &'a Arc<PluginRuntime>,
     /// Time, for expiry.
     pub clock: &'a Clock,
     /// What counts.
@@ -123,7 +123,7 @@ impl Plugin {
         }
     }
 
-    fn runtime(&self) -> &Arc<KmsRuntime> {
+    fn runtime(&self) -> &Arc<PluginRuntime> {
         match self {
             Plugin::V1(plugin) => plugin.client().runtime(),
             Plugin::V2(plugin) => plugin.client().runtime(),

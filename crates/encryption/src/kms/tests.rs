@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
+use pilothouse_plugins::Code;
 use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::lock::Lock;
 use prost::Message as _;
 use tempfile::TempDir;
-use tonic::Code;
 
 use super::messages::v2::{self, EncryptedObject};
 use crate::encryption::{Encryption, ResourceEncryption, Settings};
@@ -340,7 +340,7 @@ fn unreachable_plugin_is_a_transient_failure_and_a_refusal_is_not() {
             let error = secrets.decrypt(&stored, CONTEXT).unwrap_err();
             assert_eq!(error.is_transient(), is_transient, "{error}");
             let DecryptError::Failed(attempts) = &error else { panic!("{error}") };
-            assert_eq!(attempts[0].status, super::failure::code_name(code));
+            assert_eq!(attempts[0].status, pilothouse_plugins::code_name(code));
         }
         fixture.state.fail_with(None);
         assert_eq!(&*secrets.decrypt(&stored, CONTEXT).unwrap().bytes, PLAIN, "failures are not remembered");

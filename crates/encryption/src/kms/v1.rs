@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwapOption;
 use openssl::sha::sha256;
+use pilothouse_plugins::{CallError, Code, clipped};
 use pilothouse_types::clock::{Clock, Moment};
 use pilothouse_types::lock::Lock;
-use tonic::Code;
 
 use super::client::Client;
-use super::failure::{CallError, KmsFailure, clipped};
+use super::failure::KmsFailure;
 use super::flights::Flights;
 use super::key_cache::{CacheKey, KeyCache};
 use super::messages::v1beta1::{

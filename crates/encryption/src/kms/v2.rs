@@ -10,15 +10,15 @@ mod seed;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
+use pilothouse_plugins::{CallError, Code, clipped};
 use pilothouse_types::clock::Clock;
 use pilothouse_types::lock::Lock;
 use pilothouse_types::object::EncryptionKeyId;
-use tonic::Code;
 
 use self::encrypted_object::KeyIdError;
 use self::seed::{DataKey, WriteSeed};
 use super::client::Client;
-use super::failure::{CallError, KmsFailure, clipped};
+use super::failure::KmsFailure;
 use super::flights::Flights;
 use super::key_cache::{CacheKey, KeyCache};
 use super::messages::v2::methods::{DECRYPT, ENCRYPT, STATUS};

@@ -1,30 +1,14 @@
-//! A KMS plugin: a gRPC server on a Unix socket that speaks both versions of the API.
+//! A KMS plugin that speaks both versions of the API.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
-use std::future::{Ready, ready};
 use std::io;
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixListener as StdListener};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 
-use hyper::body::Incoming;
-use hyper::http::{Request, Response};
-use hyper::server::conn::http2;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use pilothouse_plugins::Code;
+use pilothouse_plugins::testing::{Call, PluginServer, Reply, Status};
 use pilothouse_types::lock::Lock;
-use prost::Message;
-use tokio::net::UnixListener;
-use tokio::runtime::Builder;
-use tokio::sync::oneshot;
-use tonic::body::Body;
-use tonic::server::{Grpc, UnaryService};
-use tonic::{Code, Status};
-use tonic_prost::ProstCodec;
 
 use super::key_file::KeyFile;
 use crate::ciphers::AesGcm;
@@ -180,127 +164,48 @@ pub struct KmsPlugin {
     /// What it does.
     pub state: Arc<PluginState>,
     endpoint: String,
-    path: Option<PathBuf>,
-    /// The thread ends when this is dropped.
-    running: Option<oneshot::Sender<()>>,
-    thread: Option<thread::JoinHandle<()>>,
+    _server: PluginServer,
 }
 
 impl KmsPlugin {
     /// Starts a plugin on a socket with this path. A file that is there already is replaced.
     pub fn start(path: &Path, state: Arc<PluginState>) -> io::Result<KmsPlugin> {
-        let _ = std::fs::remove_file(path);
-        let listener = StdListener::bind(path)?;
-        KmsPlugin::serve(listener, format!("unix://{}", path.display()), Some(path.to_owned()), state)
+        let served = state.clone();
+        let server = PluginServer::start(path, move |call| answer(served.clone(), call))?;
+        Ok(KmsPlugin { state, endpoint: format!("unix://{}", path.display()), _server: server })
     }
 
     /// Starts a plugin on an abstract socket.
     pub fn start_abstract(name: &str, state: Arc<PluginState>) -> io::Result<KmsPlugin> {
-        let listener = StdListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
-        KmsPlugin::serve(listener, format!("unix:///@{name}"), None, state)
+        let served = state.clone();
+        let server = PluginServer::start_abstract(name, move |call| answer(served.clone(), call))?;
+        Ok(KmsPlugin { state, endpoint: format!("unix:///@{name}"), _server: server })
     }
 
     /// The endpoint for a configuration.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
-
-    fn serve(
-        listener: StdListener,
-        endpoint: String,
-        path: Option<PathBuf>,
-        state: Arc<PluginState>,
-    ) -> io::Result<KmsPlugin> {
-        listener.set_nonblocking(true)?;
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        let (running, stopped) = oneshot::channel();
-        let served = state.clone();
-        let thread = thread::Builder::new().name("kms-plugin".to_owned()).spawn(move || {
-            runtime.block_on(async {
-                let listener = UnixListener::from_std(listener).expect("a listener of the standard library");
-                tokio::select! {
-                    _ = stopped => {}
-                    () = accept(listener, served) => {}
-                }
-            });
-        })?;
-        Ok(KmsPlugin { state, endpoint, path, running: Some(running), thread: Some(thread) })
-    }
 }
 
-impl Drop for KmsPlugin {
-    fn drop(&mut self) {
-        drop(self.running.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-        if let Some(path) = &self.path {
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
-async fn accept(listener: UnixListener, state: Arc<PluginState>) {
-    while let Ok((stream, _)) = listener.accept().await {
-        let state = state.clone();
-        let service = service_fn(move |request| {
-            let state = state.clone();
-            async move { Ok::<_, Infallible>(answer(&state, request).await) }
-        });
-        // A client that hangs up is no concern of the plugin.
-        tokio::spawn(async move {
-            let _ = http2::Builder::new(TokioExecutor::new())
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
-        });
-    }
-}
-
-async fn answer(state: &Arc<PluginState>, request: Request<Incoming>) -> Response<Body> {
-    let path = request.uri().path().to_owned();
-    let state = state.clone();
-    match path.as_str() {
-        v2::methods::STATUS => unary(request, move |_: v2::StatusRequest| Ok(state.status_v2())).await,
-        v2::methods::ENCRYPT => unary(request, move |message| state.encrypt_v2(message)).await,
-        v2::methods::DECRYPT => unary(request, move |message| state.decrypt_v2(message)).await,
-        v1beta1::methods::VERSION => {
-            unary(request, move |_: v1beta1::VersionRequest| Ok(state.version_v1())).await
-        }
+async fn answer(state: Arc<PluginState>, call: Call) -> Reply {
+    match call.method() {
+        v2::methods::STATUS => call.answer(|_: v2::StatusRequest| Ok(state.status_v2())).await,
+        v2::methods::ENCRYPT => call.answer(|message| state.encrypt_v2(message)).await,
+        v2::methods::DECRYPT => call.answer(|message| state.decrypt_v2(message)).await,
+        v1beta1::methods::VERSION => call.answer(|_: v1beta1::VersionRequest| Ok(state.version_v1())).await,
         v1beta1::methods::ENCRYPT => {
-            let encrypt = move |message: v1beta1::EncryptRequest| {
+            let encrypt = |message: v1beta1::EncryptRequest| {
                 state.encrypt(&message.plain).map(|(_, cipher)| v1beta1::EncryptResponse { cipher })
             };
-            unary(request, encrypt).await
+            call.answer(encrypt).await
         }
         v1beta1::methods::DECRYPT => {
-            let decrypt = move |message: v1beta1::DecryptRequest| {
+            let decrypt = |message: v1beta1::DecryptRequest| {
                 state.decrypt(&message.cipher, None).map(|plain| v1beta1::DecryptResponse { plain })
             };
-            unary(request, decrypt).await
+            call.answer(decrypt).await
         }
-        _ => Status::unimplemented(path).into_http(),
-    }
-}
-
-async fn unary<Q, R>(request: Request<Incoming>, method: impl FnMut(Q) -> Result<R, Status>) -> Response<Body>
-where
-    Q: Message + Default + 'static,
-    R: Message + 'static,
-{
-    Grpc::new(ProstCodec::<R, Q>::default()).unary(Method(method), request).await
-}
-
-/// A method of the plugin.
-struct Method<F>(F);
-
-impl<F, Q, R> UnaryService<Q> for Method<F>
-where
-    F: FnMut(Q) -> Result<R, Status>,
-{
-    type Response = R;
-    type Future = Ready<Result<tonic::Response<R>, Status>>;
-
-    fn call(&mut self, request: tonic::Request<Q>) -> Self::Future {
-        ready(self.0(request.into_inner()).map(tonic::Response::new))
+        _ => call.unimplemented(),
     }
 }

@@ -72,7 +72,7 @@ impl Connection {
         // Ends with the connection; whoever waits for a response hears of it there.
         tokio::spawn(async move {
             if let Err(error) = driver.await {
-                tracing::debug!(%error, "the connection to a KMS plugin has ended");
+                tracing::debug!(%error, "the connection to a plugin has ended");
             }
         });
         Ok(sender)

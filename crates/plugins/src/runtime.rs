@@ -1,8 +1,8 @@
 //! The thread that calls plugins.
 //!
-//! A thread that needs a data key waits for it, and it may be any thread: a worker of the storage, a thread for blocking calls, or a
-//! plain one. So the calls do not run on the runtime of their caller, but here. The thread ends with the last provider that uses it:
-//! a configuration that was replaced takes its connections with it.
+//! Whoever needs a plugin waits for it, and it may be any thread: a worker of the server or of the storage, a thread for blocking calls,
+//! or a plain one. So the calls do not run on the runtime of their caller, but here. The thread ends with the last user of the runtime,
+//! and takes its connections with it.
 
 use std::future::Future;
 use std::io;
@@ -13,24 +13,24 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// The runtime of the plugins of one configuration.
-pub struct KmsRuntime {
+/// The runtime of the plugins that belong together.
+pub struct PluginRuntime {
     handle: Handle,
     /// The thread ends when this is dropped. It is not waited for: whoever drops it may be a task of the runtime.
     _running: oneshot::Sender<()>,
 }
 
-impl KmsRuntime {
-    /// Starts the thread.
-    pub fn start() -> io::Result<KmsRuntime> {
+impl PluginRuntime {
+    /// Starts the thread, with this name.
+    pub fn start(name: &str) -> io::Result<PluginRuntime> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let (running, stopped) = oneshot::channel::<()>();
-        thread::Builder::new().name("kms".to_owned()).spawn(move || {
+        thread::Builder::new().name(name.to_owned()).spawn(move || {
             // An error is the signal: nothing is ever sent.
             let _ = runtime.block_on(stopped);
         })?;
-        Ok(KmsRuntime { handle, _running: running })
+        Ok(PluginRuntime { handle, _running: running })
     }
 
     /// Starts a task.
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn tasks_run_for_any_thread_and_end_with_the_runtime() {
-        let runtime = Arc::new(KmsRuntime::start().unwrap());
+        let runtime = Arc::new(PluginRuntime::start("plugins").unwrap());
         assert_eq!(runtime.wait_for(async { 1 }), Some(1));
         let other = runtime.clone();
         assert_eq!(thread::spawn(move || other.wait_for(async { 2 })).join().unwrap(), Some(2));
