@@ -29,7 +29,7 @@ use pilothouse::auth::certificate::CertificateVerifier;
 use pilothouse::auth::jwt::SigningKey;
 use pilothouse::auth::service_account::claims::{Bound, Grant, Reference};
 use pilothouse::auth::service_account::keys::Keys;
-use pilothouse::auth::service_account::verifier::{ServiceAccountTokens, VerifierSettings};
+use pilothouse::auth::service_account::verifier::{ServiceAccountTokens, TrustedKeys, VerifierSettings};
 use pilothouse::auth::token_file::TokenFile;
 use pilothouse::auth::token_objects::TokenObjects;
 use pilothouse::metrics::Metrics;
@@ -136,7 +136,7 @@ impl Bench {
         };
         let objects = Arc::new(TokenObjects::new(&stores));
         let keys = Arc::new(Keys::new(std::slice::from_ref(&public)).unwrap());
-        let accounts = ServiceAccountTokens::new(keys, rules, objects, metrics, clock);
+        let accounts = ServiceAccountTokens::new(TrustedKeys::Own(keys), rules, objects, metrics, clock);
         let verifiers: [Arc<dyn Verifier>; 3] =
             [Arc::new(certificates), Arc::new(TokenFile::default()), Arc::new(accounts)];
         let config = AuthenticatorConfig {

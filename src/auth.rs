@@ -14,6 +14,7 @@ pub mod modes;
 pub mod node;
 pub mod openid;
 pub mod rbac;
+pub mod refetches;
 pub mod service_account;
 pub mod token_file;
 pub mod token_objects;

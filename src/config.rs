@@ -261,6 +261,7 @@ impl Config {
         if self.logging.logging_format == LogFormat::Json && !gates.enabled(LOGGING_BETA_OPTIONS) {
             return invalid("format: Forbidden: Log format json is disabled, see LoggingBetaOptions feature");
         }
+        self.service_accounts.validate_signing_endpoint(&gates).map_err(ConfigError)?;
         self.front_proxy.validate(&gates).map_err(ConfigError)?;
         self.peers.validate(&gates, &self.aggregation).map_err(ConfigError)?;
         PluginFlags::new(&self.api).validate().map_err(ConfigError)?;

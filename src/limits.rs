@@ -296,6 +296,32 @@ pub const POD_TOKEN_LIFETIME: Duration = Duration::from_secs(3_607);
 pub const EXTENDED_TOKEN_LIFETIME: Duration = Duration::from_secs(365 * 86_400);
 /// The tolerated clock difference for tokens; the reference's value.
 pub const TOKEN_LEEWAY: Duration = Duration::from_secs(60);
+/// Bytes of a response of an external token signer.
+pub const SIGNER_RESPONSE_BYTES: usize = 1 << 20;
+/// Keys of an external token signer; a token without a key ID is tried with all of them. A longer response is refused as a whole.
+pub const SIGNER_KEYS: usize = 128;
+/// Bytes of the ID of a key of such a signer; the reference's value.
+pub const SIGNER_KEY_ID_BYTES: usize = 1 << 10;
+/// How long its keys may be fetched; the reference's value.
+pub const SIGNER_FETCH_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long the start waits until it says what it can do; the reference's value.
+pub const SIGNER_METADATA_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a token that is to be signed waits for a connection. The reference waits as long as the request may take.
+pub const SIGNER_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The shortest maximum of the lifetime of tokens that a signer may have; the reference's value.
+pub const SIGNER_SHORTEST_LIFETIME: Duration = Duration::from_secs(600);
+/// After how long its keys are fetched again at the latest, whatever it says.
+pub const SIGNER_LONGEST_REFRESH: Duration = Duration::from_secs(365 * 86_400);
+/// When they are fetched again after a failure; the reference's value.
+pub const SIGNER_RETRY_INTERVAL: Duration = Duration::from_secs(10);
+/// How often tokens with unknown keys can cause a fetch in a burst.
+pub const SIGNER_REFETCHES: u32 = 3;
+/// How often they can in the long run.
+pub const SIGNER_REFETCH_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a token waits for keys to be fetched.
+pub const SIGNER_WAIT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Tokens that may wait for keys; further ones are refused.
+pub const SIGNER_WAITING: usize = 256;
 /// Cached results of client certificates: so many valid chains, and so many refused ones. A full table is cleared.
 pub const CACHED_CERTIFICATES: usize = 1_024;
 /// How long a client certificate stays refused without being verified again. It is verified again earlier when one of the

@@ -16,6 +16,7 @@ pub mod conversion;
 pub mod encryption;
 pub mod etcd;
 pub mod exposition;
+pub mod external_signer;
 pub mod features;
 pub mod flowcontrol;
 pub mod heavy_work;
@@ -55,6 +56,7 @@ use self::conversion::Conversions;
 use self::encryption::EncryptionMetrics;
 use self::etcd::EtcdMetrics;
 use self::exposition::Exposition;
+use self::external_signer::ExternalSignerMetrics;
 use self::flowcontrol::FlowControlMetrics;
 use self::heavy_work::HeavyWorkMetrics;
 use self::log_lines::LogLines;
@@ -106,6 +108,8 @@ pub struct Metrics {
     pub tokens: Tokens,
     /// Durations of admission.
     pub admission: AdmissionMetrics,
+    /// Calls to an external signer of such tokens.
+    pub external_signer: ExternalSignerMetrics,
     /// Calls to admission webhooks.
     pub hooks: AdmissionWebhooks,
     /// Results of admission policies.
@@ -179,9 +183,6 @@ impl Metrics {
     pub fn new(started: Timestamp) -> Result<Metrics> {
         let prometheus_registry = Registry::new();
         let registry = MetricRegistry::new(&prometheus_registry);
-        let mismatches = |name: &str| {
-            registry.counter(name, "How often declarative and handwritten validation disagreed.")
-        };
         Ok(Metrics {
             requests: RequestMetrics::new(&registry)?,
             objects: registry.gauges(
@@ -215,11 +216,7 @@ impl Metrics {
                 "Idle connections to other servers that are kept for reuse.",
             )?,
             connections: ConnectionMetrics::new(&registry)?,
-            // The short name, and the one with the reference's prefix.
-            mismatches: [
-                mismatches("declarative_validation_mismatch_total")?,
-                mismatches("apiserver_validation_declarative_validation_mismatch_total")?,
-            ],
+            mismatches: mismatches(&registry)?,
             process: Process::new(&registry, started)?,
             log_lines: LogLines::new(&registry)?,
             watching: WatchMetrics::new(&registry)?,
@@ -228,6 +225,7 @@ impl Metrics {
             authorization: Authorization::new(&registry)?,
             tokens: Tokens::new(&registry)?,
             admission: AdmissionMetrics::new(&registry)?,
+            external_signer: ExternalSignerMetrics::new(&registry)?,
             hooks: AdmissionWebhooks::new(&registry)?,
             policies: Policies::new(&registry)?,
             pod_security: PodSecurity::new(&registry)?,
@@ -302,6 +300,16 @@ impl Metrics {
     pub fn page_bytes(&self) -> usize {
         self.page_bytes.load(Ordering::Relaxed)
     }
+}
+
+/// Counters of disagreements of declarative and handwritten validation: by the short name, and by the one with the reference's prefix.
+fn mismatches(registry: &MetricRegistry<'_>) -> Result<[IntCounter; 2]> {
+    let counter =
+        |name: &str| registry.counter(name, "How often declarative and handwritten validation disagreed.");
+    Ok([
+        counter("declarative_validation_mismatch_total")?,
+        counter("apiserver_validation_declarative_validation_mismatch_total")?,
+    ])
 }
 
 /// Removes the series of resources that no longer exist.

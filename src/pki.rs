@@ -108,7 +108,7 @@ pub struct Pki {
     /// The administrator's client certificate.
     pub admin: Identity,
     /// The keys behind service account tokens.
-    pub tokens: TokenKeys,
+    pub tokens: Option<TokenKeys>,
     /// The server's own CA, which also signs certificate requests.
     pub authority: Identity,
     /// The administrator's kubeconfig, as text.

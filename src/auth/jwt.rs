@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error as ThisError;
 
 pub use self::algorithm::Algorithm;
-pub use self::key_set::{KeySet, MISMATCH};
+pub use self::key_set::{KeySet, MISMATCH, NO_KEYS};
 pub use self::keys::{SigningKey, VerifyingKey};
 
 /// Why a key or token cannot be made.

@@ -58,10 +58,8 @@ const INEFFECTIVE: &[Ineffective] = &[
 ];
 
 /// Security flags that are not supported here. They are refused, because ignoring them would be unsafe.
-const REFUSED: &[(&str, &str)] = &[
-    ("egress-selector-config-file", "this server connects directly and would bypass the proxy"),
-    ("service-account-signing-endpoint", "this server signs tokens only with its own keys"),
-];
+const REFUSED: &[(&str, &str)] =
+    &[("egress-selector-config-file", "this server connects directly and would bypass the proxy")];
 
 /// Adds the flags to a command.
 pub(super) fn extend(command: Command) -> Command {

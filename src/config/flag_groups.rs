@@ -209,6 +209,10 @@ pub struct ServiceAccounts {
     /// Key that signs service account tokens [default: sa.key in the certificate directory].
     #[arg(long, value_name = "FILE")]
     pub service_account_signing_key_file: Option<PathBuf>,
+    /// Socket of an external signer of service account tokens, a path or @name for an abstract one. Excludes the two flags above; needs
+    /// the gate ExternalServiceAccountTokenSigner.
+    #[arg(long, value_name = "SOCKET")]
+    pub service_account_signing_endpoint: Option<String>,
     /// Refuse legacy tokens if their Secret or service account no longer exists. The objects of other tokens are always checked.
     #[arg(long, action = ArgAction::Set, default_value_t = true)]
     pub service_account_lookup: bool,

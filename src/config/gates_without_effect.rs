@@ -38,7 +38,6 @@ impl Reason {
 const WITHOUT_EFFECT: &[(Reason, &[&str])] = &[
     (NotBuilt, &[
         "APIServerTracing",
-        "ExternalServiceAccountTokenSigner",
         "LoggingAlphaOptions",
         "StrictIPCIDRValidation",
     ]),

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::ServiceAccounts;
+use pilothouse_api::gates::EXTERNAL_SERVICE_ACCOUNT_TOKEN_SIGNER;
+
+use super::{FeatureGates, ServiceAccounts};
 use crate::limits::{EXTENDED_TOKEN_LIFETIME, MAX_TOKEN_LIFETIME, POD_TOKEN_LIFETIME};
 
 /// The minimum of `--service-account-max-token-expiration`: the default lifetime of a token.
@@ -36,6 +38,46 @@ impl ServiceAccounts {
         }
     }
 
+    /// Where the external signer listens, if there is one.
+    pub fn signing_endpoint(&self) -> Option<&str> {
+        self.service_account_signing_endpoint.as_deref().filter(|endpoint| !endpoint.is_empty())
+    }
+
+    /// Checks the flags about an external signer. The messages are the reference's.
+    pub(super) fn validate_signing_endpoint(&self, gates: &FeatureGates) -> Result<(), String> {
+        let Some(endpoint) = self.signing_endpoint() else { return Ok(()) };
+        if self.service_account_signing_key_file.is_some() {
+            return Err("service-account-signing-key-file and service-account-signing-endpoint are mutually exclusive and \
+                        cannot be set at the same time"
+                .to_owned());
+        }
+        let mut errors = Vec::new();
+        if !self.service_account_key_file.is_empty() {
+            errors.push(
+                "can't set `--service-account-signing-key-file` and/or `--service-account-key-file` with \
+                 `--service-account-signing-endpoint` (They are mutually exclusive)"
+                    .to_owned(),
+            );
+        }
+        if !gates.enabled(EXTERNAL_SERVICE_ACCOUNT_TOKEN_SIGNER) {
+            errors.push(format!(
+                "setting `--service-account-signing-endpoint` requires enabling {EXTERNAL_SERVICE_ACCOUNT_TOKEN_SIGNER} \
+                 feature gate"
+            ));
+        }
+        if !is_socket(endpoint) {
+            errors.push(format!(
+                "invalid value {endpoint:?} passed for `--service-account-signing-endpoint`, should be a valid location on \
+                 the filesystem or must be prefixed with @ to name UDS in abstract namespace"
+            ));
+        }
+        match errors.as_slice() {
+            [] => Ok(()),
+            [error] => Err(error.clone()),
+            errors => Err(format!("[{}]", errors.join(", "))),
+        }
+    }
+
     /// A warning about contradicting flags.
     pub(super) fn warning(&self) -> Option<String> {
         let max_expiration = self.service_account_max_token_expiration;
@@ -56,6 +98,17 @@ impl ServiceAccounts {
                 EXTENDED_TOKEN_LIFETIME.as_secs()
             )
         })
+    }
+}
+
+/// Whether an endpoint is an absolute path without spaces, or `@` and the name of an abstract socket: labels between dots.
+fn is_socket(endpoint: &str) -> bool {
+    let is_label = |label: &str| {
+        !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+    };
+    match endpoint.strip_prefix('@') {
+        Some(name) => name.split('.').all(is_label),
+        None => endpoint.starts_with('/') && !endpoint.contains(' '),
     }
 }
 
@@ -94,6 +147,42 @@ mod tests {
             "--service-account-max-token-expiration=1h --service-account-jwks-uri=https://x/keys",
         ] {
             assert_eq!(validation_error(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn signing_endpoint_needs_gate_and_socket_and_excludes_key_files() {
+        const GATE: &str = "--feature-gates=ExternalServiceAccountTokenSigner=true";
+        let endpoint = |text: &str| format!("--service-account-signing-endpoint={text}");
+        let needs_gate = "setting `--service-account-signing-endpoint` requires enabling ExternalServiceAccountTokenSigner feature gate";
+        assert_eq!(validation_error(&endpoint("")), None);
+        assert_eq!(validation_error(&endpoint("/run/signer.sock")), Some(needs_gate.to_owned()));
+        let both = validation_error(&endpoint("signer")).unwrap();
+        assert!(both.starts_with(&format!("[{needs_gate}, invalid value \"signer\" passed")), "{both}");
+        for (text, is_valid) in [
+            ("/run/signer.sock", true),
+            ("/run//signer/", true),
+            ("/", true),
+            ("@signer", true),
+            ("@a-b.c_d", true),
+            ("@", false),
+            ("@a..b", false),
+            ("@a/b", false),
+            ("run/signer.sock", false),
+            ("unix:///run/signer.sock", false),
+        ] {
+            let error = validation_error(&format!("{GATE} {}", endpoint(text)));
+            assert_eq!(error.is_none(), is_valid, "{text}: {error:?}");
+        }
+        for (flag, expected) in [
+            (
+                "--service-account-signing-key-file=k",
+                "and service-account-signing-endpoint are mutually exclusive",
+            ),
+            ("--service-account-key-file=k", "can't set `--service-account-signing-key-file` and/or"),
+        ] {
+            let error = validation_error(&format!("{GATE} {flag} {}", endpoint("/s"))).unwrap();
+            assert!(error.contains(expected), "{flag}: {error}");
         }
     }
 

@@ -24,6 +24,9 @@ use super::storageversion_garbage_collector::StorageVersionCollector;
 use super::ttl_after_finished::TtlAfterFinished;
 use super::validatingadmissionpolicy_status::PolicyTypeCheck;
 
+/// The controller that signs the tokens of Secrets.
+pub const LEGACY_TOKENS: &str = "serviceaccount-token-controller";
+
 /// One controller.
 pub struct ControllerDescriptor {
     /// Its name in kube-controller-manager, used in flags, health checks and metrics.
@@ -78,7 +81,7 @@ pub static DESCRIPTORS: &[ControllerDescriptor] = &[
         root_certificate,
     ),
     ControllerDescriptor {
-        name: "serviceaccount-token-controller",
+        name: LEGACY_TOKENS,
         old_name: "serviceaccount-token",
         // It creates the tokens of service accounts, so it cannot act as one.
         identity: ControllerIdentity::Manager("tokens-controller"),

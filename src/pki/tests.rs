@@ -67,7 +67,10 @@ fn first_start_creates_all_files_and_later_starts_keep_them() {
     let second = prepare(&config(directory.path()), bound(), &clock).unwrap();
     assert_eq!(contents(directory.path()), files);
     assert_eq!(second.kubeconfig, first.kubeconfig);
-    assert!(second.tokens.signing.public_eq(&first.tokens.signing), "tokens outlive a restart");
+    assert!(
+        second.tokens.as_ref().unwrap().signing.public_eq(&first.tokens.as_ref().unwrap().signing),
+        "tokens outlive a restart"
+    );
 }
 
 #[test]
@@ -321,19 +324,19 @@ fn keys_of_flags_are_used() {
     flags.serving.tls_private_key_file = Some(pki.join("apiserver.key"));
     let pki_of_flags = prepare(&flags, bound(), &clock).unwrap();
     let signing = PKey::private_key_from_pem(&fs::read(pki.join("sa.key")).unwrap()).unwrap();
-    assert!(pki_of_flags.tokens.signing.public_eq(&signing));
-    assert_eq!(pki_of_flags.tokens.verifying.len(), 1, "duplicate keys are dropped");
+    assert!(pki_of_flags.tokens.as_ref().unwrap().signing.public_eq(&signing));
+    assert_eq!(pki_of_flags.tokens.as_ref().unwrap().verifying.len(), 1, "duplicate keys are dropped");
     assert_eq!(X509::stack_from_pem(&pki_of_flags.client_ca_pem).unwrap().len(), 2);
     assert_eq!(pki_of_flags.serving.certificates_pem, fs::read(pki.join("apiserver.crt")).unwrap());
     assert_eq!(pki_of_flags.kubeconfig_path, None);
     // Without key flags the serving key verifies tokens, too; beside a signing key it does not.
     flags.service_accounts.service_account_key_file = Vec::new();
-    assert_eq!(prepare(&flags, bound(), &clock).unwrap().tokens.verifying.len(), 1);
+    assert_eq!(prepare(&flags, bound(), &clock).unwrap().tokens.as_ref().unwrap().verifying.len(), 1);
     flags.service_accounts.service_account_signing_key_file = None;
     let pki_of_flags = prepare(&flags, bound(), &clock).unwrap();
     let serving_key = PKey::private_key_from_pem(&fs::read(pki.join("apiserver.key")).unwrap()).unwrap();
-    assert_eq!(pki_of_flags.tokens.verifying.len(), 2);
-    assert!(pki_of_flags.tokens.verifying[1].public_eq(&serving_key));
+    assert_eq!(pki_of_flags.tokens.as_ref().unwrap().verifying.len(), 2);
+    assert!(pki_of_flags.tokens.as_ref().unwrap().verifying[1].public_eq(&serving_key));
 }
 
 #[test]

@@ -32,9 +32,13 @@ impl std::fmt::Debug for TokenKeys {
     }
 }
 
-/// Loads the keys that flags name; without a signing key, that of the directory, which the first start creates.
-pub(super) fn prepare(config: &Config, folder: &mut Folder) -> Result<TokenKeys, PkiError> {
+/// Loads the keys that flags name; without a signing key, that of the directory, which the first start creates. `None` with an external
+/// signer: then no key of this server may sign or verify tokens.
+pub(super) fn prepare(config: &Config, folder: &mut Folder) -> Result<Option<TokenKeys>, PkiError> {
     let accounts = &config.service_accounts;
+    if accounts.signing_endpoint().is_some() {
+        return Ok(None);
+    }
     let (signing, path) = match &accounts.service_account_signing_key_file {
         Some(path) => (private_key(path, &files::read(path)?)?, path.clone()),
         None => (load_signing_key(folder)?, folder.path(SIGNING_KEY)),
@@ -66,7 +70,7 @@ pub(super) fn prepare(config: &Config, folder: &mut Folder) -> Result<TokenKeys,
         let new: Vec<_> = keys.filter(|key| !verifying.iter().any(|other| other.public_eq(key))).collect();
         verifying.extend(new);
     }
-    Ok(TokenKeys { signing, verifying })
+    Ok(Some(TokenKeys { signing, verifying }))
 }
 
 const UNSUPPORTED_KEY: &str = "has a key that cannot sign tokens: it must be RSA of at least 1024 bits, or ECDSA on P-256, P-384 or P-521";

@@ -289,7 +289,8 @@ fn issuer() -> Issuer {
     let group = EcGroup::from_curve_name(Nid::X9_62_PRIME256V1).unwrap();
     let key = PKey::from_ec_key(EcKey::generate(&group).unwrap()).unwrap();
     let (issuer, audiences) = (String::new(), Vec::new());
-    Issuer::new(key, IssuerSettings { issuer, audiences, max_seconds: 0, extends: false }).unwrap()
+    let settings = IssuerSettings { issuer, audiences, max_seconds: 0, extends: false, extended_seconds: 0 };
+    Issuer::new(key, settings).unwrap()
 }
 
 fn assert_answer_failed(result: VerbResult) {

@@ -1,6 +1,7 @@
 //! Service account and bootstrap tokens: requests, validity, forgeries and keys.
 
 mod admission;
+mod external_signer;
 mod keys;
 mod openid;
 mod requests;

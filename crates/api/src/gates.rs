@@ -38,6 +38,8 @@ gates! {
     DECLARATIVE_VALIDATION_TAKEOVER = "DeclarativeValidationTakeover";
     /// Cluster IPs are not kept in the records that earlier releases read.
     DISABLE_ALLOCATOR_DUAL_WRITE = "DisableAllocatorDualWrite";
+    /// A signer outside of the server may sign the tokens of service accounts.
+    EXTERNAL_SERVICE_ACCOUNT_TOKEN_SIGNER = "ExternalServiceAccountTokenSigner";
     /// The first version of the protocol of KMS plugins may be configured.
     KMS_V1 = "KMSv1";
     /// Log lines may be JSON.

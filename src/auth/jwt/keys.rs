@@ -35,9 +35,14 @@ impl VerifyingKey {
     /// A key with the default algorithm of its type. Its ID is a digest of the key, as in kube-apiserver. `None` if tokens
     /// cannot be signed with such a key.
     pub fn new(key: PKey<Public>) -> Result<Option<VerifyingKey>, Error> {
-        let Some(algorithm) = Algorithm::for_key(&key) else { return Ok(None) };
         let id = id(&key)?;
-        Ok(Some(VerifyingKey { key, id, algorithms: vec![algorithm], contexts: Arc::default() }))
+        Ok(VerifyingKey::with_id(key, id))
+    }
+
+    /// The same, with an ID that its owner gave it.
+    pub fn with_id(key: PKey<Public>, id: String) -> Option<VerifyingKey> {
+        let algorithm = Algorithm::for_key(&key)?;
+        Some(VerifyingKey { key, id, algorithms: vec![algorithm], contexts: Arc::default() })
     }
 
     /// A key from a JWK. It accepts the algorithm that the JWK states, or any that fit if it states none, limited to `permitted`.

@@ -6,13 +6,22 @@ use openssl::pkey::{PKey, Private};
 use pilothouse_types::clock::Timestamp;
 
 use super::claims::Grant;
+use super::external_signer::ExternalSigner;
 use crate::auth::jwt::SigningKey;
-use crate::limits::{EXTENDED_TOKEN_LIFETIME, POD_TOKEN_LIFETIME};
+use crate::limits::POD_TOKEN_LIFETIME;
 
 /// Issues service account tokens. Shared by all workers.
 pub struct Issuer {
-    key: Arc<SigningKey>,
+    signer: Signer,
     settings: IssuerSettings,
+}
+
+/// Who signs.
+enum Signer {
+    /// This server, with a key of its own.
+    Own(Arc<SigningKey>),
+    /// A signer outside of this process.
+    External(Box<ExternalSigner>),
 }
 
 /// The settings for new tokens.
@@ -24,8 +33,10 @@ pub struct IssuerSettings {
     pub audiences: Vec<String>,
     /// The maximum lifetime; 0 for no limit.
     pub max_seconds: i64,
-    /// Whether the default tokens of pods are extended to a year.
+    /// Whether the default tokens of pods are extended.
     pub extends: bool,
+    /// The lifetime of extended tokens.
+    pub extended_seconds: i64,
 }
 
 impl Issuer {
@@ -33,7 +44,12 @@ impl Issuer {
     pub fn new(key: PKey<Private>, settings: IssuerSettings) -> Result<Issuer, String> {
         let key = SigningKey::new(key).map_err(|error| error.to_string())?;
         let key = key.ok_or("tokens cannot be signed with a key of this type")?;
-        Ok(Issuer { key: Arc::new(key), settings })
+        Ok(Issuer { signer: Signer::Own(Arc::new(key)), settings })
+    }
+
+    /// An issuer whose tokens an external signer signs.
+    pub fn external(signer: ExternalSigner, settings: IssuerSettings) -> Issuer {
+        Issuer { signer: Signer::External(Box::new(signer)), settings }
     }
 
     /// The settings for new tokens.
@@ -41,17 +57,22 @@ impl Issuer {
         &self.settings
     }
 
-    /// Signs claims in JSON; `None` if they are invalid. Slow: not for threads that serve requests.
+    /// Signs claims in JSON with the own key; `None` if they are invalid, or if there is no such key. Slow: not for threads that serve
+    /// requests.
     pub fn sign(&self, claims: &[u8]) -> Option<String> {
+        let Signer::Own(key) = &self.signer else { return None };
         let claims: serde_json::Value = serde_json::from_slice(claims).ok()?;
-        self.key.sign(&claims).ok()
+        key.sign(&claims).ok()
     }
 
-    /// Issues a token. Signed on a blocking thread: with RSA it takes as long as a hundred small requests. The permits of the
-    /// requests bound how many wait there.
+    /// Issues a token. With an own key it is signed on a blocking thread: with RSA it takes as long as a hundred small requests. The
+    /// permits of the requests bound how many wait there, or for an external signer.
     pub async fn issue(&self, grant: &Grant, id: &str, now: Timestamp) -> Result<String, String> {
         let claims = grant.claims(&self.settings.issuer, id, now);
-        let key = Arc::clone(&self.key);
+        let key = match &self.signer {
+            Signer::Own(key) => Arc::clone(key),
+            Signer::External(signer) => return signer.sign(&claims).await,
+        };
         let signed = tokio::task::spawn_blocking(move || key.sign(&claims)).await;
         signed.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
     }
@@ -64,8 +85,7 @@ impl IssuerSettings {
         let is_own_audience = audiences.iter().all(|audience| self.audiences.contains(audience));
         let is_default = u64::try_from(seconds) == Ok(POD_TOKEN_LIFETIME.as_secs());
         if self.extends && is_for_pod && is_default && is_own_audience {
-            let extended = i64::try_from(EXTENDED_TOKEN_LIFETIME.as_secs()).unwrap_or(seconds);
-            return (extended, Some(seconds));
+            return (self.extended_seconds, Some(seconds));
         }
         (seconds, None)
     }
@@ -83,6 +103,7 @@ mod tests {
             audiences: own_audience.clone(),
             max_seconds: 0,
             extends: true,
+            extended_seconds: 31_536_000,
         };
         assert_eq!(settings.lifetime(3_607, true, &own_audience), (31_536_000, Some(3_607)));
         assert_eq!(settings.lifetime(3_607, false, &own_audience), (3_607, None));

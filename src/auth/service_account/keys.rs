@@ -22,6 +22,11 @@ impl Keys {
         Ok(Keys(KeySet::new(keys.collect::<Result<_, _>>()?)))
     }
 
+    /// Whether any key may have signed the token.
+    pub fn has_candidate(&self, token: &Token<'_>) -> bool {
+        self.0.has_candidate(token)
+    }
+
     /// Verifies that one of the keys signed the token: the one with its key ID, or any if it has none.
     pub fn verify(&self, token: &Token<'_>) -> Result<(), &'static str> {
         self.0.verify(token).map_err(|error| if error == MISMATCH { BAD_SIGNATURE } else { error })
@@ -51,6 +56,12 @@ impl Keys {
     /// Each key with its algorithm.
     fn keys_with_algorithm(&self) -> impl Iterator<Item = (&VerifyingKey, Algorithm)> {
         self.0.keys().iter().flat_map(|key| key.algorithms().iter().map(move |algorithm| (key, *algorithm)))
+    }
+}
+
+impl From<Vec<VerifyingKey>> for Keys {
+    fn from(keys: Vec<VerifyingKey>) -> Keys {
+        Keys(KeySet::new(keys))
     }
 }
 

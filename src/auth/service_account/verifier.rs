@@ -18,9 +18,10 @@ use pilothouse_types::object::Key;
 
 use super::bound_objects::{self, BoundObjectsState};
 use super::claims::Claims;
+use super::external_signer::ExternalKeys;
 use super::keys::Keys;
 use super::legacy_use::{LAST_USED, LegacyTokenUse, LegacyUseSender, is_outdated};
-use crate::auth::jwt::Token;
+use crate::auth::jwt::{NO_KEYS, Token};
 use crate::auth::token_objects::{LatestRevisions, TokenObject, TokenObjects};
 use crate::limits::{CACHED_TOKENS, TOKEN_BYTES};
 use crate::metrics::Metrics;
@@ -40,8 +41,27 @@ pub struct VerifierSettings {
 #[derive(Clone)]
 pub struct ServiceAccountTokens(Arc<Shared>);
 
+/// The keys that verify tokens.
+#[derive(Clone)]
+pub enum TrustedKeys {
+    /// Those of this server, which never change.
+    Own(Arc<Keys>),
+    /// Those of an external signer.
+    External(Arc<ExternalKeys>),
+}
+
+impl TrustedKeys {
+    /// The keys as of now.
+    fn current(&self) -> Arc<Keys> {
+        match self {
+            TrustedKeys::Own(keys) => Arc::clone(keys),
+            TrustedKeys::External(keys) => keys.current(),
+        }
+    }
+}
+
 struct Shared {
-    keys: Arc<Keys>,
+    keys: TrustedKeys,
     settings: VerifierSettings,
     objects: Arc<TokenObjects>,
     clock: Clock,
@@ -54,6 +74,8 @@ struct Shared {
 
 /// A token with a valid signature.
 struct VerifiedToken {
+    /// The keys that verified it: with others it is verified again.
+    keys: Arc<Keys>,
     claims: Claims,
     identity: Arc<Identity>,
     /// The latest revisions when all its objects were last found to exist.
@@ -69,10 +91,23 @@ struct VerifiedToken {
 /// A valid token, and the requested audiences that it is valid for.
 type AcceptedToken = (Arc<VerifiedToken>, Vec<String>);
 
+/// Why a token is not accepted.
+enum TokenError {
+    /// It names a key that is not known; a newer one might be it.
+    UnknownKey,
+    Refused(String),
+}
+
+impl<T: Into<String>> From<T> for TokenError {
+    fn from(reason: T) -> TokenError {
+        TokenError::Refused(reason.into())
+    }
+}
+
 impl ServiceAccountTokens {
     /// A verifier that trusts these keys.
     pub fn new(
-        keys: Arc<Keys>,
+        keys: TrustedKeys,
         settings: VerifierSettings,
         objects: Arc<TokenObjects>,
         metrics: Arc<Metrics>,
@@ -101,10 +136,21 @@ impl ServiceAccountTokens {
         token: &str,
         audiences: &[String],
     ) -> Answer<Result<Option<Authenticated>, String>> {
-        let (verified, audiences) = match self.0.check(token, audiences) {
-            Ok(Some(accepted)) => accepted,
-            Ok(None) => return Answer::Now(Ok(None)),
-            Err(reason) => return Answer::Now(Err(reason)),
+        let (verified, audiences) = match (self.0.check(token, audiences), &self.0.keys) {
+            (Ok(Some(accepted)), _) => accepted,
+            (Ok(None), _) => return Answer::Now(Ok(None)),
+            (Err(TokenError::Refused(reason)), _) => return Answer::Now(Err(reason)),
+            (Err(TokenError::UnknownKey), TrustedKeys::Own(_)) => {
+                return Answer::Now(Err(NO_KEYS.to_owned()));
+            }
+            (Err(TokenError::UnknownKey), TrustedKeys::External(keys)) => {
+                let (shared, keys) = (Arc::clone(&self.0), Arc::clone(keys));
+                let (token, audiences) = (token.to_owned(), audiences.to_vec());
+                return Answer::later(async move {
+                    keys.refetch().await;
+                    shared.examine_again(&token, &audiences).await
+                });
+            }
         };
         let today = self.0.today();
         if !self.0.needs_lookup(&verified.claims)
@@ -122,8 +168,27 @@ impl ServiceAccountTokens {
 }
 
 impl Shared {
+    /// Examines a token after its key was fetched, if there is one.
+    async fn examine_again(
+        &self,
+        token: &str,
+        audiences: &[String],
+    ) -> Result<Option<Authenticated>, String> {
+        match self.check(token, audiences) {
+            Ok(Some((verified, audiences))) => {
+                if self.needs_lookup(&verified.claims) {
+                    self.check_objects(&verified, token).await?;
+                }
+                Ok(Some(self.authenticated(&verified, audiences)))
+            }
+            Ok(None) => Ok(None),
+            Err(TokenError::Refused(reason)) => Err(reason),
+            Err(TokenError::UnknownKey) => Err(NO_KEYS.to_owned()),
+        }
+    }
+
     /// Makes all checks that need no other object.
-    fn check(&self, token: &str, audiences: &[String]) -> Result<Option<AcceptedToken>, String> {
+    fn check(&self, token: &str, audiences: &[String]) -> Result<Option<AcceptedToken>, TokenError> {
         if token.len() > TOKEN_BYTES {
             return Ok(None);
         }
@@ -142,7 +207,8 @@ impl Shared {
                 "token audiences {} is invalid for the target audiences {}",
                 quoted(token_audiences),
                 quoted(requested)
-            ));
+            )
+            .into());
         }
         if claims.is_legacy() {
             bound_objects::check_legacy(claims)?;
@@ -153,10 +219,11 @@ impl Shared {
     }
 
     /// The token, if its signature is valid.
-    fn verified(&self, token: &str) -> Result<Option<Arc<VerifiedToken>>, String> {
+    fn verified(&self, token: &str) -> Result<Option<Arc<VerifiedToken>>, TokenError> {
         let (digest, start) = (crate::auth::digest(token.as_bytes()), self.clock.moment());
+        let keys = self.keys.current();
         let cached = self.cache.lock().get(&digest).cloned();
-        if let Some(cached) = cached {
+        if let Some(cached) = cached.filter(|cached| Arc::ptr_eq(&cached.keys, &keys)) {
             self.metrics.authentication.count_cache_lookup(true, self.clock.elapsed(start));
             return Ok(Some(cached));
         }
@@ -167,13 +234,17 @@ impl Shared {
             return Ok(None);
         }
         let fetch = self.metrics.authentication.fetch();
-        let verified_signature = self.keys.verify(&token);
+        let verified_signature = keys.verify(&token);
         self.metrics.authentication.count_cache_lookup(false, self.clock.elapsed(start));
+        if !keys.has_candidate(&token) {
+            return Err(TokenError::UnknownKey);
+        }
         // The claims may be used now: the signature covers the text that they were parsed from.
         verified_signature?;
         fetch.count_success();
         let identity = Arc::new(claims.identity());
         let verified = Arc::new(VerifiedToken {
+            keys,
             claims,
             identity,
             verified_revisions: Lock::default(),

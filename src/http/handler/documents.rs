@@ -9,7 +9,7 @@ use pilothouse_apimachinery::media::{self, Encoding, Negotiated, OfferedEncoding
 use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::well_known::{AGGREGATED_DISCOVERY, DISCOVERY_GROUP, JSON};
 
-use crate::auth::service_account::metadata::{CONFIGURATION_PATH, KEYS_PATH};
+use crate::auth::service_account::metadata::{CONFIGURATION_PATH, KEYS_PATH, PublishedMetadata};
 
 use super::render::{self, Context, text};
 use super::streamed_body::StreamedBody;
@@ -165,7 +165,8 @@ fn is_document(worker: &Worker, documents: &Documents, path: &str) -> bool {
 
 /// The issuer's metadata and keys for verifying service account tokens. Caches may keep them.
 fn token_metadata_response(worker: &Worker, path: &str, context: &Context) -> Result<Option<HttpResponse>> {
-    let Some(metadata) = &worker.shared.documents.token_metadata else { return Ok(None) };
+    let published = worker.shared.documents.token_metadata.as_ref();
+    let Some((metadata, max_age)) = published.and_then(PublishedMetadata::current) else { return Ok(None) };
     let (media, document) = match path.strip_suffix('/').unwrap_or(path) {
         CONFIGURATION_PATH => (JSON, &metadata.configuration),
         KEYS_PATH => (KEY_SET, &metadata.keys),
@@ -180,8 +181,9 @@ fn token_metadata_response(worker: &Worker, path: &str, context: &Context) -> Re
         return Err(Status::no_representation(media));
     }
     let mut response = HttpResponse::Ok().content_type(media).body(document.clone());
-    let cache_control = HeaderValue::from_static("public, max-age=3600");
-    response.headers_mut().insert(header::CACHE_CONTROL, cache_control);
+    if let Ok(cache_control) = HeaderValue::try_from(format!("public, max-age={}", max_age.as_secs())) {
+        response.headers_mut().insert(header::CACHE_CONTROL, cache_control);
+    }
     Ok(Some(response))
 }
 

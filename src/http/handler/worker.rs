@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use crate::apiextensions::served_revision::ServedRevision;
 use crate::audit::Audit;
 use crate::auth::front_proxy::Headers;
-use crate::auth::service_account::metadata::Metadata;
+use crate::auth::service_account::metadata::PublishedMetadata;
 use crate::backups::Backups;
 use crate::config::allowed_origin::AllowedOrigin;
 use crate::flowcontrol::RequestLimiter;
@@ -142,7 +142,7 @@ pub struct ServerDocuments {
     /// The release that this server reports.
     pub release: Release,
     /// The issuer's metadata and public keys, if this server publishes them.
-    pub token_metadata: Option<Metadata>,
+    pub token_metadata: Option<PublishedMetadata>,
     /// Discovery documents that include the group versions of extension API servers.
     pub merged: MergedDocuments,
 }

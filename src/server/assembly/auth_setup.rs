@@ -12,10 +12,10 @@ use pilothouse_types::identity::Identity;
 use crate::auth::certificate::CertificateVerifier;
 use crate::auth::front_proxy::FrontProxy;
 use crate::auth::rbac::{self, Roles};
-use crate::auth::service_account::Tokens;
 use crate::auth::service_account::issuer::Issuer;
 use crate::auth::service_account::legacy_use::LegacyUseSender;
-use crate::auth::service_account::metadata::Metadata;
+use crate::auth::service_account::metadata::PublishedMetadata;
+use crate::auth::service_account::{TokenParts, Tokens};
 use crate::auth::token_objects::TokenObjects;
 use crate::config::Config;
 use crate::live_index::LiveIndexes;
@@ -56,11 +56,12 @@ impl AuthSetup {
         indexes: &LiveIndexes,
         metrics: &Arc<Metrics>,
         uses: LegacyUseSender,
-    ) -> Result<(AuthSetup, Option<Metadata>), StartError> {
+    ) -> Result<(AuthSetup, Option<PublishedMetadata>), StartError> {
         let config = &context.config;
         let objects = Arc::new(TokenObjects::new(storage));
         let openid = OpenIdSetup::open(context, metrics)?;
         let tokens = tokens(context, &objects, metrics)
+            .await
             .map_err(|error| StartError::part("tokens of service accounts")(&error))?;
         tokens.verifier.report_uses_to(uses);
         let certificates = certificates(context, metrics)?;
@@ -90,7 +91,7 @@ impl AuthSetup {
 }
 
 /// Makes the issuer and the verifier of service account tokens.
-fn tokens(
+async fn tokens(
     context: &StartContext,
     objects: &Arc<TokenObjects>,
     metrics: &Arc<Metrics>,
@@ -103,14 +104,9 @@ fn tokens(
             SocketAddr::new(host, port).to_string()
         }
     };
-    Tokens::new(
-        config,
-        &context.pki.tokens,
-        &address,
-        objects.clone(),
-        metrics.clone(),
-        context.clock.clone(),
-    )
+    let parts =
+        TokenParts { objects: objects.clone(), metrics: metrics.clone(), clock: context.clock.clone() };
+    Tokens::new(config, context.pki.tokens.as_ref(), &address, parts).await
 }
 
 /// Makes the verifier of front proxy headers, if one is configured.

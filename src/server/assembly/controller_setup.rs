@@ -118,7 +118,11 @@ impl ControllerSetup {
         extra_controllers: Vec<ExtraController>,
     ) -> Result<ControllerSetup, StartError> {
         let config = &context.config;
-        let (enabled, unknown) = controllers::select(&config.controllers.controllers);
+        let (mut enabled, unknown) = controllers::select(&config.controllers.controllers);
+        // It signs with a key of this server, and only the keys of an external signer verify.
+        if config.service_accounts.signing_endpoint().is_some() {
+            enabled.retain(|controller| controller.name != controllers::descriptors::LEGACY_TOKENS);
+        }
         if !unknown.is_empty() {
             tracing::warn!(?unknown, "--controllers names unknown controllers");
         }

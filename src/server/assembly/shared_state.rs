@@ -23,7 +23,7 @@ use pilothouse_etcd_log::{EtcdLog, PeerLeases};
 use crate::aggregation::Extensions;
 use crate::apiextensions::served_revision::ServedRevision;
 use crate::auth::front_proxy::Headers;
-use crate::auth::service_account::metadata::Metadata;
+use crate::auth::service_account::metadata::PublishedMetadata;
 use crate::backups::{Backups, NoBackup};
 use crate::config::{Config, EtcdFlags, FeatureGates};
 use crate::flowcontrol::heavy_pool::HeavyPool;
@@ -88,7 +88,7 @@ pub(super) struct SharedInputs<'a> {
     /// The records by which the other servers on the same etcd are reached, if this one keeps one.
     pub peer_records: Option<&'a PeerLeases>,
     /// The issuer's metadata and public keys, served to those that verify service account tokens.
-    pub token_metadata: Option<Metadata>,
+    pub token_metadata: Option<PublishedMetadata>,
 }
 
 /// The state that all workers share.

@@ -53,7 +53,8 @@ impl Fixture {
         let objects = Arc::new(TokenObjects::new(&stores));
         let keys = Arc::new(Keys::new(&[public]).unwrap());
         let metrics = Arc::new(Metrics::new(clock.now()).unwrap());
-        let verifier = ServiceAccountTokens::new(keys, rules, objects, metrics, clock.clone());
+        let verifier =
+            ServiceAccountTokens::new(TrustedKeys::Own(keys), rules, objects, metrics, clock.clone());
         Fixture { stores, key, clock, verifier }
     }
 
