@@ -306,7 +306,11 @@ fn admin(folder: &mut Folder, authority: &Authority, clock: &Clock) -> Result<Id
         }
     }
     let key = match folder.key_without_certificate(pair)? {
-        Some(key) => key,
+        Some(key) => {
+            let path = folder.path(pair.key);
+            tracing::info!(path = %path.display(), "the administrator gets a certificate for the key that is there");
+            key
+        }
         None if folder.has_directory() => PKey::from_rsa(rsa_keys::generate()?)?,
         // Nobody reads it from a file, so it may be of a kind that is made faster.
         None => authority::new_key()?,

@@ -8,7 +8,7 @@
 use pilothouse_types::lock::Lock;
 use pilothouse_types::object::Revision;
 
-use crate::limits::{CHECKPOINT_BYTES, CHECKPOINTS};
+use crate::limits::{CHECKPOINT_BYTES, CHECKPOINTS, PAST_CHECKPOINTS};
 use crate::log_time::LogTime;
 use crate::snapshot::Snapshot;
 
@@ -58,6 +58,13 @@ impl Checkpoints {
         let total: usize = checkpoints.iter().map(|checkpoint| checkpoint.origin.own_bytes()).sum();
         if origin.own_bytes() > 0 && total + origin.own_bytes() > CHECKPOINT_BYTES {
             return;
+        }
+        let is_from_log = |checkpoint: &Checkpoint| matches!(checkpoint.origin, Origin::SharedLog { .. });
+        // Nothing but their age ends these, and what they share with the current snapshot may leave that meanwhile.
+        let from_log = checkpoints.iter().filter(|checkpoint| is_from_log(checkpoint)).count();
+        if matches!(origin, Origin::SharedLog { .. }) && from_log >= PAST_CHECKPOINTS {
+            let oldest = checkpoints.iter().position(is_from_log);
+            oldest.map(|oldest| checkpoints.remove(oldest));
         }
         if checkpoints.len() >= CHECKPOINTS {
             checkpoints.remove(0);
@@ -169,5 +176,16 @@ mod tests {
         assert!(checkpoints.at(Revision(2)).is_none());
         checkpoints.forget_read_before(LogTime(6));
         assert!(checkpoints.at(Revision(3)).is_none());
+    }
+
+    #[test]
+    fn few_checkpoints_from_a_shared_log_are_kept() {
+        let checkpoints = Checkpoints::default();
+        checkpoints.keep(state(9), Origin::Window);
+        for revision in 1..=PAST_CHECKPOINTS as u64 + 1 {
+            checkpoints.keep(state(revision), Origin::SharedLog { bytes: 1, read_at: LogTime(5) });
+        }
+        assert!(checkpoints.at(Revision(1)).is_none() && checkpoints.at(Revision(2)).is_some());
+        assert!(checkpoints.at(Revision(9)).is_some(), "others stay");
     }
 }

@@ -86,11 +86,13 @@ pub const PAST_READERS: usize = 2;
 pub const PAST_OBJECTS_PER_TURN: usize = 512;
 /// Snapshots at older revisions that one type keeps for chunked lists.
 pub const CHECKPOINTS: usize = 16;
+/// Those among them that were read from a shared log.
+pub const PAST_CHECKPOINTS: usize = 2;
 /// Bytes of objects that such snapshots may hold besides the window.
 pub const CHECKPOINT_BYTES: usize = 16 << 20;
 /// The pause between two groups of watches that are closed one after the other.
 pub const CLOSING_PAUSE: Duration = Duration::from_millis(50);
-/// Watches of such a group, if there are few of them: 200 a second, as in the reference.
+/// Watches of such a group, if there are few of them: 200 a second for each worker, where the reference ends as many in all.
 pub const CLOSED_AT_ONCE: usize = 10;
 /// Cached frames of one event. Watches in further forms encode theirs anew.
 pub const FRAMES_CACHED: usize = 4;

@@ -10,6 +10,7 @@ use crate::archive::ArchiveError;
 use crate::checkpoints::Origin;
 use crate::event::Event;
 use crate::limits::EXPIRE_PER_TURN;
+use crate::shared_log::past::PastReader;
 use crate::shared_log::{PastError, SharedLogError};
 use crate::snapshot::Snapshot;
 use crate::store::Position;
@@ -64,6 +65,10 @@ pub async fn snapshot_at(
         (Err(PointInTimeError::Gone), Some(past)) => past,
         (result, _) => return result,
     };
+    let _turn = PastReader::turn().await;
+    if let Some(checkpoint) = window.checkpoints().at(revision) {
+        return Ok(checkpoint);
+    }
     let mut bytes = 0;
     let count = |part: usize| {
         bytes += part;

@@ -513,7 +513,7 @@ pub struct RequestLimits {
     /// watches. Not a flag of kube-apiserver.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub max_watches_per_user: usize,
-    /// How many objects a deletion of a collection removes at the same time [default: 32].
+    /// How many objects a deletion of a collection removes at the same time, at most 32 [default: 32].
     #[arg(long, allow_negative_numbers = true, value_name = "N")]
     pub delete_collection_workers: Option<i64>,
     /// Bytes that an upgraded connection to a pod, service or node (exec, attach, port-forward, proxy) may carry in a second, each way;

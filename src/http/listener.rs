@@ -8,7 +8,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::limits;
 
-/// Listens on `address`, if asked for on a port that others may listen on as well. SO_REUSEADDR lets a restarted server take its port back
+/// Listens on `address`. With `shares_port`, others may listen on the same port (SO_REUSEPORT). SO_REUSEADDR lets a restarted server take its port back
 /// while old connections linger in the kernel.
 pub fn bind(address: SocketAddr, shares_port: bool) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;

@@ -15,7 +15,7 @@ use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec
 use super::registration::{MetricRegistry, Result};
 use super::{COMPONENT, Metrics, SECONDS};
 
-/// The buckets of durations without what the server does not answer for, in seconds; the reference's.
+/// The buckets of durations without queues, in seconds; the reference's.
 const SLI_SECONDS: [f64; 21] = [
     0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
     45.0, 60.0,
@@ -85,8 +85,7 @@ impl RequestMetrics {
         Ok(RequestMetrics {
             sli_durations: registry.histograms(
                 "apiserver_request_sli_duration_seconds",
-                "How long requests took without the time for which the server does not answer: that in queues and that of webhooks. \
-                 By verb, group, version, resource, subresource, scope and component.",
+                "How long requests took without their time in the queues of this server, by verb, group, version, resource, subresource, scope and component.",
                 &without_dry_run,
                 &SLI_SECONDS,
             )?,
@@ -115,7 +114,7 @@ impl RequestMetrics {
             )?,
             durations: registry.histograms(
                 "apiserver_request_duration_seconds",
-                "How long requests took until the response began, by verb, dry run value, group, version, resource, \
+                "How long requests took, by verb, dry run value, group, version, resource, \
                  subresource, scope and component.",
                 &labels,
                 &SECONDS,
@@ -216,7 +215,7 @@ pub struct Sample {
     is_long: Cell<bool>,
     /// Whether the server has ended it in its own defence.
     is_terminated: Cell<bool>,
-    /// The time for which the server does not answer.
+    /// The time that does not count for the SLI: in queues.
     excluded: Cell<Duration>,
 }
 
@@ -237,7 +236,7 @@ impl Sample {
         self.is_terminated.set(true);
     }
 
-    /// The request has waited so long for something else than this server.
+    /// The request has waited so long in a queue.
     pub fn exclude(&self, time: Duration) {
         self.excluded.set(self.excluded.get().saturating_add(time));
     }

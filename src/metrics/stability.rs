@@ -1,5 +1,5 @@
-//! How much a metric may change, as the reference says it in the help of each. The metrics that only this server has promise nothing,
-//! and those about the process have no class in the reference.
+//! How much a metric may change, as the reference says it in the help of each. It has no class for those about the process, nor for the
+//! metrics that only this server has: docs/upgrades.md promises of them what BETA promises.
 
 /// The class of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

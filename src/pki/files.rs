@@ -74,7 +74,8 @@ impl Folder {
             path: self.path(files.key).display().to_string(),
             reason: "has no PEM private key",
         };
-        PKey::private_key_from_pem(&key_pem).map(Some).map_err(invalid)
+        // One that is encrypted is none: nobody could be asked for its password.
+        PKey::private_key_from_pem_callback(&key_pem, |_| Ok(0)).map(Some).map_err(invalid)
     }
 
     /// A certificate and its key. There is no pair without a certificate.

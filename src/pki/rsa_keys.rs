@@ -37,7 +37,7 @@ pub(super) fn generate() -> Result<Rsa<Private>, ErrorStack> {
 
 /// A prime with half the bits of a key, the first two of them set.
 fn random_prime() -> Result<BigNum, ErrorStack> {
-    let mut prime = BigNum::new_secure()?;
+    let mut prime = secret()?;
     prime.generate_prime(KEY_BITS / 2, false, None, None)?;
     Ok(prime)
 }
@@ -46,8 +46,10 @@ fn random_prime() -> Result<BigNum, ErrorStack> {
 fn from_primes(p: BigNum, q: BigNum) -> Result<Option<Rsa<Private>>, ErrorStack> {
     let (one, e) = (BigNum::from_u32(1)?, BigNum::from_u32(EXPONENT)?);
     let mut context = BigNumContext::new_secure()?;
-    let difference = &p - &q;
-    let (p1, q1) = (&p - &one, &q - &one);
+    let (mut difference, mut p1, mut q1) = (secret()?, secret()?, secret()?);
+    difference.checked_sub(&p, &q)?;
+    p1.checked_sub(&p, &one)?;
+    q1.checked_sub(&q, &one)?;
     let (mut n, mut gcd, mut product, mut period) = (BigNum::new()?, secret()?, secret()?, secret()?);
     n.checked_mul(&p, &q, &mut context)?;
     gcd.gcd(&p1, &q1, &mut context)?;
@@ -58,6 +60,9 @@ fn from_primes(p: BigNum, q: BigNum) -> Result<Option<Rsa<Private>>, ErrorStack>
         return Ok(None);
     }
     let d = inverse(&e, &period, &mut context)?;
+    if d.num_bits() <= KEY_BITS / 2 {
+        return Ok(None);
+    }
     let (mut d_p, mut d_q) = (secret()?, secret()?);
     d_p.checked_rem(&d, &p1, &mut context)?;
     d_q.checked_rem(&d, &q1, &mut context)?;
@@ -66,8 +71,11 @@ fn from_primes(p: BigNum, q: BigNum) -> Result<Option<Rsa<Private>>, ErrorStack>
     Ok(Some(key.build()))
 }
 
+/// A number that is wiped when it is dropped, and whose value does not decide how long work with it takes.
 fn secret() -> Result<BigNum, ErrorStack> {
-    BigNum::new_secure()
+    let mut number = BigNum::new_secure()?;
+    number.set_const_time();
+    Ok(number)
 }
 
 fn inverse(

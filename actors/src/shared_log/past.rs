@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::stream::StreamExt as _;
 use pilothouse_types::object::{Key, Object, Revision, TypeName};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use super::decoding::object;
@@ -28,22 +28,26 @@ impl PastReader {
         PastReader { log, type_name }
     }
 
+    /// Waits for a turn to read. Somebody else may have read the same state meanwhile.
+    pub(crate) async fn turn() -> Option<SemaphorePermit<'static>> {
+        READERS.acquire().await.ok()
+    }
+
     /// The state at a revision that is older than `current`, which shares with it what has not changed since. `reserve` is called with
-    /// the bytes of each part that it does not share, and returns whether memory allows to keep it: if not, there is no state.
+    /// the bytes of each part without what it shares, and returns whether memory allows to keep it: if not, there is no state.
     pub(crate) async fn snapshot_at(
         &self,
         current: &Snapshot,
         revision: Revision,
         mut reserve: impl FnMut(usize) -> bool,
     ) -> Result<Option<Snapshot>, PastError> {
-        let _permit = READERS.acquire().await.map_err(|_| PastError::Compacted)?;
         let mut state = Snapshot { written: Arc::clone(&current.written), ..Snapshot::empty(revision) };
         let mut parts = self.log.load_type_at(&self.type_name, revision);
         let mut yield_every = YieldEvery::new(PAST_OBJECTS_PER_TURN);
         while let Some(entries) = parts.next().await {
             let (mut changed, mut bytes) = (Vec::new(), 0);
             for entry in entries? {
-                bytes += OVERHEAD;
+                bytes += ENTRY_BYTES;
                 match current.get(entry.key.as_str()).filter(|object| object.revision == entry.revision) {
                     Some(object) => drop(state.objects.insert(entry.key, Arc::clone(object))),
                     None => changed.push(entry),
@@ -78,5 +82,5 @@ impl PastReader {
     }
 }
 
-/// The memory of an entry of the state.
-const OVERHEAD: usize = 64;
+/// The memory of an entry of the map, also of one whose object is shared.
+const ENTRY_BYTES: usize = 64;

@@ -61,7 +61,7 @@ plugins! {
 }
 
 impl PluginName {
-    /// Whether it changes objects, as the reference counts it.
+    /// Whether the reference runs it when objects are changed, for metrics.
     pub const fn admits(self) -> bool {
         use PluginName::{
             CertificateApproval, CertificateSigning, CertificateSubjectRestriction, ClusterTrustBundleAttest,
@@ -89,7 +89,7 @@ impl PluginName {
         )
     }
 
-    /// Whether it checks objects, as the reference counts it.
+    /// Whether the reference runs it when objects are checked, for metrics.
     pub const fn validates(self) -> bool {
         use PluginName::{
             AlwaysAdmit, AlwaysDeny, AlwaysPullImages, LimitRanger, PodNodeSelector,

@@ -31,7 +31,6 @@ use super::connect::other_servers;
 use super::metered_body::RequestInProgress;
 use super::render::{self, Context, PLAIN_TEXT};
 use super::resource::{self, ResourceRequest};
-use super::shutdown::Shutdown;
 use super::worker::Worker;
 use super::{
     audit, backup, cors, deadline, debug_flags, documents, established, filters, health, metrics, openapi,
@@ -59,15 +58,14 @@ async fn respond(request: HttpRequest, payload: Payload) -> HttpResponse {
         return HttpResponse::InternalServerError().finish();
     };
     let context = Context::new(&request, &worker);
+    let in_progress = RequestInProgress::begin(&worker);
     let shutdown = worker.shared.shutdown.as_ref();
-    let _in_flight = shutdown.map(Shutdown::enter);
     if let Some(refusal) = shutdown.and_then(|shutdown| shutdown.refusal(&request, &context)) {
         return refusal;
     }
     if let Some(answer) = cors::answer(&request, &context) {
         return answer;
     }
-    let in_progress = RequestInProgress::begin(&worker);
     let sample = &in_progress.sample;
     let result = match deadline::limit(worker.shared.limits.request_timeout, &request) {
         Ok(limit) => {

@@ -129,7 +129,9 @@ fn log_refusal(worker: &Worker, request: &HttpRequest, refusal: &Refusal) {
     let (now, reason) = (worker.backend.clock.moment(), refusal.to_string());
     let address = request.extensions().get::<Peer>().and_then(|peer| peer.address);
     let address = address.map(|address| address.to_string()).unwrap_or_default();
-    let (reason, path) = (first_chars(&reason), first_chars(request.path()));
+    // What is behind a proxy is the business of its backend.
+    let path = request.path().split_once("/proxy/").map_or(request.path(), |(path, _)| path);
+    let (reason, path) = (first_chars(&reason), first_chars(path));
     if *refusal == Refusal::Anonymous || !worker.refusals.allows(now) {
         return tracing::debug!(reason, address, path, "authentication failed");
     }

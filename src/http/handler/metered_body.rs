@@ -8,7 +8,9 @@ use actix_web::HttpResponse;
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::web::Bytes;
 
+use super::shutdown::Shutdown;
 use super::worker::Worker;
+use crate::http::drain::Counted;
 use crate::metrics::requests::Sample;
 
 /// A request that is not counted yet. If it is dropped before it is, its client is gone.
@@ -16,13 +18,16 @@ pub struct RequestInProgress {
     worker: Rc<Worker>,
     /// What is known of it.
     pub sample: Sample,
+    /// A server that ends waits for it, if it tells clients meanwhile to go elsewhere.
+    _in_flight: Option<Counted>,
 }
 
 impl RequestInProgress {
     /// A request that has arrived now.
     pub fn begin(worker: &Rc<Worker>) -> RequestInProgress {
+        let _in_flight = worker.shared.shutdown.as_ref().map(Shutdown::enter);
         let sample = Sample::begin(worker.backend.clock.moment());
-        RequestInProgress { worker: Rc::clone(worker), sample }
+        RequestInProgress { worker: Rc::clone(worker), sample, _in_flight }
     }
 
     /// Counts it when its response has ended: now, if that is complete or has no end.
@@ -87,6 +92,7 @@ impl MessageBody for MeteredBody {
 
 impl Drop for MeteredBody {
     fn drop(&mut self) {
+        // A client that leaves now has its response: only those that leave before it begins are counted as gone.
         self.request.end(self.code, Some(self.bytes));
     }
 }

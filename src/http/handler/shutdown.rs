@@ -29,7 +29,8 @@ impl Shutdown {
         self.in_flight.enter()
     }
 
-    /// The answer to a request that was counted, if it is refused. Whoever begins to refuse waits for those who were told that it is not.
+    /// The answer to a request, if it is refused. Called once it is counted: [`Shutdown::refuse_requests`] sets the flag and then waits for the
+    /// count, so every request is either refused or waited for.
     pub fn refusal(&self, request: &HttpRequest, context: &Context) -> Option<HttpResponse> {
         let is_refused = self.refuses.load(Ordering::SeqCst) && !is_always_served(request);
         is_refused.then(|| refusal(context))

@@ -1,5 +1,8 @@
 //! Graceful shutdown.
 
+use pilothouse_actors::limits::CLOSING_PAUSE;
+use pilothouse_types::clock::Clock;
+
 use super::*;
 
 /// A request whose body is sent in two parts, with time in between.
@@ -102,18 +105,20 @@ fn clients_are_told_to_go_elsewhere_until_the_last_request_is_answered() {
 
 #[test]
 fn watches_end_one_after_the_other() {
-    let server = Server::with_flags(&["--shutdown-watch-termination-grace-period=2s"]);
-    let mut client = server.admin();
-    // More than end at once.
+    let server = Server::with_flags(&["--shutdown-watch-termination-grace-period=2s", "--workers=1"]);
+    let (mut client, clock) = (server.admin(), Clock::system());
+    // More than end at once: 10, 10 and 5, with pauses.
     let mut watches: Vec<_> = (0..25).map(|_| client.watch(MAPS, "")).collect();
     client.post(MAPS, &map("seen")).ok();
     for watch in &mut watches {
         assert_eq!(text(&watch.next_for("seen"), "/object/metadata/name"), "seen");
     }
+    let terminated = clock.moment();
     server.terminate();
     for watch in &mut watches {
         assert_eq!(watch.attempt(Deadline::after(TIMEOUT)).expect("it ends with its last chunk"), None);
     }
+    assert!(clock.elapsed(terminated) >= CLOSING_PAUSE * 2, "the last ones had to wait");
     let (status, log) = server.wait_for_exit();
     assert_eq!(status.code(), Some(0), "{log}");
 }
