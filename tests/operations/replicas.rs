@@ -2,6 +2,7 @@
 
 mod agreement;
 mod bad_input;
+mod clocks;
 mod faults;
 mod gap;
 mod identity;
