@@ -43,7 +43,7 @@ pub use external_authenticators::{FrontProxy, TokenWebhook};
 pub use flag_groups::{
     Aggregation, Api, Authentication, Authorization, AuthorizationMode, Backend, Controllers,
     EndpointReconcilerType, Engine, Kubelets, Lifecycle, LogFormat, Logging, RequestLimits, ServiceAccounts,
-    Serving, SigningKeyPart, Storage, TlsVersion,
+    Serving, SigningKeyPart, Storage, TlsVersion, Traces,
 };
 pub use gates::FeatureGates;
 pub use memory_limit::MemoryLimit;
@@ -124,6 +124,9 @@ pub struct Config {
     /// Logging.
     #[command(flatten)]
     pub logging: Logging,
+    /// Traces.
+    #[command(flatten)]
+    pub tracing: Traces,
     /// The value of every flag, as text.
     #[arg(skip)]
     pub flags: BTreeMap<String, String>,

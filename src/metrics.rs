@@ -32,6 +32,7 @@ pub mod requests;
 pub mod service_account_tokens;
 pub mod slis;
 mod stability;
+pub mod traces;
 pub mod watches;
 
 use std::collections::BTreeSet;
@@ -69,6 +70,7 @@ use self::registration::{MetricRegistry, Result};
 use self::requests::RequestMetrics;
 use self::service_account_tokens::Tokens;
 use self::slis::Slis;
+use self::traces::TraceMetrics;
 use self::watches::{OpenWatch, WatchMetrics};
 
 /// The buckets of durations, in seconds; the reference's.
@@ -136,6 +138,8 @@ pub struct Metrics {
     pub encryption: EncryptionMetrics,
     /// Traffic with etcd.
     pub etcd: EtcdMetrics,
+    /// Spans of traces.
+    pub traces: TraceMetrics,
     /// Scheduled backups.
     pub backups: backups::BackupMetrics,
     features: Vec<features::Enabled>,
@@ -185,6 +189,7 @@ impl Metrics {
         let registry = MetricRegistry::new(&prometheus_registry);
         Ok(Metrics {
             requests: RequestMetrics::new(&registry)?,
+            traces: TraceMetrics::new(&registry)?,
             objects: registry.gauges(
                 "apiserver_storage_objects",
                 "Stored objects, by resource.",

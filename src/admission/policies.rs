@@ -14,9 +14,10 @@ mod validating;
 use std::sync::Arc;
 
 use pilothouse_actors::answer::Answer;
-use pilothouse_admission::policies::policy::Policy;
+use pilothouse_admission::policies::policy::{Binding, Policy};
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_apimachinery::well_known::ADMISSION_REGISTRATION_GROUP;
+use pilothouse_types::trace::span::Attribute;
 
 use crate::metrics::Metrics;
 use crate::metrics::match_conditions::ConditionLabels;
@@ -70,6 +71,11 @@ impl PolicyDeps {
         };
         hooks.map_err(|_| Status::unavailable("the policies of the cluster cannot be read"))?
     }
+}
+
+/// What a trace tells about the evaluation of a policy.
+fn policy_attributes(policy: &Policy, binding: &Binding) -> Vec<Attribute> {
+    vec![Attribute::text("policy", policy.name.clone()), Attribute::text("binding", binding.name.clone())]
 }
 
 /// Counts that the conditions of a policy were evaluated.

@@ -5,6 +5,7 @@ mod call;
 mod subject;
 mod table;
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use futures::future::join_all;
@@ -112,6 +113,14 @@ impl Phase {
         }
     }
 
+    /// The name of calls in traces.
+    fn span_name(self) -> &'static str {
+        match self {
+            Phase::Mutating => "Call mutating webhook",
+            Phase::Validating => "Call validating webhook",
+        }
+    }
+
     /// The label value in metrics.
     fn word(self) -> &'static str {
         match self {
@@ -207,8 +216,15 @@ impl Webhooks {
     ) -> Result<Option<call::Outcome>> {
         let hook = subject.hook;
         let began = self.settings.clock.moment();
-        let outcome = self.call(subject, object).await;
-        let seconds = self.settings.clock.elapsed(began).as_secs_f64();
+        let mut span = subject.write.call.permit().trace().open_at(self.phase.span_name(), began);
+        span.describe(|| subject.attributes());
+        let outcome = span.run(pin!(self.call(subject, object))).await;
+        let ended = self.settings.clock.moment();
+        if outcome.is_err() {
+            span.fail();
+        }
+        span.end_at(ended);
+        let seconds = ended.since(began).as_secs_f64();
         let operation = subject.operation;
         let labels = WebhookLabels { name: &hook.name, sort: self.phase.word(), operation };
         let metrics = &self.settings.metrics.hooks;

@@ -52,7 +52,6 @@ const INEFFECTIVE: &[Ineffective] = &[
     ineffective("log-text-split-stream", Bool, LINES_AT_ONCE),
     ineffective("permit-address-sharing", Bool, "the socket always has SO_REUSEADDR"),
     ineffective("runtime-config-emulation-forward-compatible", Bool, ALL_LATER),
-    ineffective("tracing-config-file", Text, "no traces are sent"),
     ineffective("watch-cache", Bool, "objects are always served from memory"),
     ineffective("watch-cache-sizes", Text, IN_MEMORY),
 ];

@@ -575,6 +575,15 @@ pub struct Logging {
     pub logging_format: LogFormat,
 }
 
+/// Flags of traces.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Traces")]
+pub struct Traces {
+    /// File with the configuration of traces: where a collector is, and how many requests are traced.
+    #[arg(long, value_name = "FILE")]
+    pub tracing_config_file: Option<PathBuf>,
+}
+
 /// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {

@@ -37,7 +37,6 @@ impl Reason {
 #[rustfmt::skip]
 const WITHOUT_EFFECT: &[(Reason, &[&str])] = &[
     (NotBuilt, &[
-        "APIServerTracing",
         "LoggingAlphaOptions",
         "StrictIPCIDRValidation",
     ]),

@@ -20,6 +20,7 @@ mod metered_body;
 mod metrics;
 pub mod openapi;
 mod render;
+mod request_trace;
 mod resource;
 mod seated_body;
 pub mod shutdown;

@@ -23,7 +23,8 @@ pub enum Step {
 }
 
 impl Step {
-    fn label(self) -> &'static str {
+    /// Its name in metrics and traces.
+    pub fn label(self) -> &'static str {
         match self {
             Step::Admit => "admit",
             Step::Validate => "validate",

@@ -44,7 +44,8 @@ impl Filter {
     const ALL: [Filter; 5] =
         [Filter::Authentication, Filter::Audit, Filter::Impersonation, Filter::Queue, Filter::Authorization];
 
-    fn label(self) -> &'static str {
+    /// Its name in metrics and traces.
+    pub fn label(self) -> &'static str {
         match self {
             Filter::Authentication => "authentication",
             Filter::Audit => "audit",
@@ -287,7 +288,8 @@ impl Sample {
     }
 }
 
-fn scope(path_info: &ResourcePath<'_>, verb: Verb) -> &'static str {
+/// The part of the cluster that a request is about.
+pub fn scope(path_info: &ResourcePath<'_>, verb: Verb) -> &'static str {
     if !path_info.name.is_empty() || verb == Verb::Create {
         "resource"
     } else if !path_info.namespace.is_empty() {

@@ -49,6 +49,11 @@ fn fill(bytes: &mut [u8]) {
     }
 }
 
+/// Random bytes, such as the id of a trace.
+pub fn bytes<const N: usize>() -> [u8; N] {
+    random()
+}
+
 /// A random UUID, version 4.
 pub fn uuid() -> String {
     let uuid = Builder::from_random_bytes(random()).into_uuid();

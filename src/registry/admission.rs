@@ -6,6 +6,8 @@
 
 mod reinvocation;
 
+use std::future::Future;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use futures::future::{LocalBoxFuture, ready};
@@ -13,7 +15,7 @@ use pilothouse_api::admission_plugins::PluginName;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_apimachinery::value::Value;
-use pilothouse_types::clock::Moment;
+use pilothouse_types::trace::span::Attribute;
 
 pub use self::reinvocation::Reinvocation;
 use super::{Backend, Call};
@@ -129,6 +131,14 @@ pub trait Plugin {
 /// A plug-in with its name; `None` for one that the reference has no plug-in for.
 pub type NamedPlugin = (Option<PluginName>, Box<dyn Plugin>);
 
+/// The name of a whole step in traces.
+fn step_name(step: Step) -> &'static str {
+    match step {
+        Step::Admit => "Mutating admission",
+        Step::Validate => "Validating admission",
+    }
+}
+
 /// The enabled plug-ins, in order. One chain per worker, so that plug-ins may cache without locks.
 pub struct Chain {
     plugins: Vec<NamedPlugin>,
@@ -143,22 +153,32 @@ impl Chain {
 
     /// Runs the mutating plug-ins on the new state of an object.
     pub async fn mutate(&self, write: &Write<'_>, object: &mut Value) -> Result<()> {
-        let began = write.backend.clock.moment();
-        let result = self.admit(write, object).await;
-        self.note(None, Step::Admit, write, (began, result.is_err()));
-        result
+        self.timed(None, Step::Admit, write, pin!(self.admit(write, object))).await
     }
 
-    /// Counts how long a plug-in took, or a whole step, that began at a moment and may have rejected the write.
-    fn note(
+    /// Runs a plug-in, or a whole step, and notes in metrics and the trace how long it takes and whether it rejects the write.
+    async fn timed(
         &self,
         plugin: Option<PluginName>,
         step: Step,
         write: &Write<'_>,
-        (began, is_rejected): (Moment, bool),
-    ) {
-        let time = write.backend.clock.elapsed(began);
-        self.times.note(plugin.map(PluginName::as_str), step, write.operation.word(), is_rejected, time);
+        work: Pin<&mut (impl Future<Output = Result<()>> + ?Sized)>,
+    ) -> Result<()> {
+        let (clock, operation) = (&write.backend.clock, write.operation.word());
+        let began = clock.moment();
+        let plugin = plugin.map(PluginName::as_str);
+        let mut span = write.call.permit().trace().open_at(plugin.unwrap_or(step_name(step)), began);
+        span.describe(|| {
+            vec![Attribute::text("type", step.label()), Attribute::text("operation", operation)]
+        });
+        let result = span.run(work).await;
+        let ended = clock.moment();
+        self.times.note(plugin, step, operation, result.is_err(), ended.since(began));
+        if result.is_err() {
+            span.fail();
+        }
+        span.end_at(ended);
+        result
     }
 
     async fn admit(&self, write: &Write<'_>, object: &mut Value) -> Result<()> {
@@ -181,32 +201,28 @@ impl Chain {
         reinvocation: &Reinvocation,
     ) -> Result<()> {
         for (name, plugin) in self.plugins_for(write) {
-            let began = write.backend.clock.moment();
-            let result = plugin.admit(write, object, reinvocation).await;
-            if name.is_some_and(PluginName::admits) {
-                self.note(name, Step::Admit, write, (began, result.is_err()));
+            let mut admission = plugin.admit(write, object, reinvocation);
+            match name.filter(|name| name.admits()) {
+                Some(name) => self.timed(Some(name), Step::Admit, write, admission.as_mut()).await?,
+                None => admission.await?,
             }
-            result?;
         }
         Ok(())
     }
 
     /// Runs the validating plug-ins on the object as it would be stored.
     pub async fn validate(&self, write: &Write<'_>, object: &Value) -> Result<()> {
-        let step_began = write.backend.clock.moment();
-        let mut result = Ok(());
-        for (name, plugin) in self.plugins_for(write) {
-            let began = write.backend.clock.moment();
-            result = plugin.validate(write, object).await;
-            if name.is_some_and(PluginName::validates) {
-                self.note(name, Step::Validate, write, (began, result.is_err()));
+        let validation = pin!(async {
+            for (name, plugin) in self.plugins_for(write) {
+                let mut validation = plugin.validate(write, object);
+                match name.filter(|name| name.validates()) {
+                    Some(name) => self.timed(Some(name), Step::Validate, write, validation.as_mut()).await?,
+                    None => validation.await?,
+                }
             }
-            if result.is_err() {
-                break;
-            }
-        }
-        self.note(None, Step::Validate, write, (step_began, result.is_err()));
-        result
+            Ok::<(), Box<Status>>(())
+        });
+        self.timed(None, Step::Validate, write, validation).await
     }
 
     /// Runs admission for a deletion.

@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -31,6 +32,7 @@ use pilothouse_client::webhook::cluster_webhooks::WebhookClients;
 use pilothouse_types::clock::Clock;
 use pilothouse_types::memory::MemoryBudget;
 use pilothouse_types::object::{Draft, Key, Object, Pairs};
+use pilothouse_types::trace::span::Attribute;
 use tokio::sync::Mutex;
 
 use crate::limits::{
@@ -173,10 +175,14 @@ impl Backend {
         object: &Object,
         priority: MemoryPriority<'_>,
     ) -> Result<Bytes> {
-        match self.convert_object(call, object, priority).await? {
-            Some(converted) => self.objects.encode_object(call, &converted),
-            None => self.objects.encode_object(call, object),
-        }
+        let encoding = pin!(async {
+            match self.convert_object(call, object, priority).await? {
+                Some(converted) => self.objects.encode_object(call, &converted),
+                None => self.objects.encode_object(call, object),
+            }
+        });
+        let attributes = || vec![Attribute::text("mediaType", call.response_format.encoding.media_type())];
+        call.permit().trace().step("SerializeObject", attributes, encoding).await
     }
 
     /// Decodes a stored object in the requested version, which verbs work on.
@@ -349,8 +355,21 @@ impl Backend {
         let first = objects.first().map(|object| object.str("apiVersion").to_owned()).unwrap_or_default();
         let from = first.split('/').next_back().unwrap_or_default();
         let began = self.conversions.clock.moment();
-        let converted = self.exchange(conversion, &version, &objects, permit, memory).await;
-        let took = self.conversions.clock.elapsed(began).as_secs_f64();
+        let mut span = permit.trace().open_at("Call conversion webhook", began);
+        span.describe(|| {
+            vec![
+                Attribute::text("custom-resource-definition", conversion.definition.clone()),
+                Attribute::text("desired-api-version", version.to_string()),
+                Attribute::number("object-count", objects.len() as u64),
+            ]
+        });
+        let converted = span.run(pin!(self.exchange(conversion, &version, &objects, permit, memory))).await;
+        let ended = self.conversions.clock.moment();
+        if converted.is_err() {
+            span.fail();
+        }
+        span.end_at(ended);
+        let took = ended.since(began).as_secs_f64();
         let converted = match converted {
             Err(ExchangeError::Memory(status)) => return Err(status),
             Err(ExchangeError::Conversion(error)) => Err(error),

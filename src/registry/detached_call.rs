@@ -10,6 +10,7 @@ use pilothouse_apimachinery::query::Query;
 use pilothouse_apimachinery::response_format::ResponseFormat;
 use pilothouse_types::clock::Moment;
 use pilothouse_types::identity::Identity;
+use pilothouse_types::trace::OpenSpan;
 
 use super::work_limit::WorkLimit;
 use super::{Call, CallBody, CallTarget, Execution, Origin, Requester, Warnings};
@@ -35,8 +36,8 @@ pub struct DetachedCall {
 }
 
 impl DetachedCall {
-    /// Copies the call. It starts from the beginning on the other thread.
-    pub fn new(call: &Call<'_>) -> DetachedCall {
+    /// Copies the call. It starts from the beginning on the other thread, as part of this step of its trace.
+    pub fn new(call: &Call<'_>, step: &OpenSpan) -> DetachedCall {
         DetachedCall {
             resource: call.resource().clone(),
             stored: call.stored().clone(),
@@ -50,7 +51,7 @@ impl DetachedCall {
             user: call.user().clone(),
             origin: call.requester.origin,
             user_agent: call.requester.user_agent.to_owned(),
-            permit: call.permit().clone(),
+            permit: call.permit().for_other_thread(step),
             deadline: call.execution.deadline,
             audit_options: call.warnings.audit_body.options(),
         }

@@ -18,6 +18,8 @@ use pilothouse_actors::store::{
 };
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Key, Object, Revision, StoredDraft, TypeName};
+use pilothouse_types::trace::OpenSpan;
+use pilothouse_types::trace::span::Attribute;
 use tokio::time::timeout;
 
 use crate::limits::TURN_TIMEOUT;
@@ -79,8 +81,8 @@ impl Stores {
         freshness: Freshness,
         permit: &Permit,
     ) -> StoreResult<Arc<Object>> {
-        let object: Arc<Object> =
-            self.send(type_name, Get { key, freshness, permit: permit.clone() }).await?;
+        let (_step, permit) = begin_step(permit, "Get from store", type_name, Some(&key));
+        let object: Arc<Object> = self.send(type_name, Get { key, freshness, permit }).await?;
         check_readable(object)
     }
 
@@ -92,7 +94,8 @@ impl Stores {
         permit: &Permit,
     ) -> StoreResult<Arc<Object>> {
         let stored = self.encrypt(type_name, &draft)?;
-        self.send(type_name, Create { draft, stored, permit: permit.clone() }).await
+        let (_step, permit) = begin_step(permit, "Create in store", type_name, Some(&draft.key));
+        self.send(type_name, Create { draft, stored, permit }).await
     }
 
     /// Replaces an object if its revision is still the expected one.
@@ -116,7 +119,9 @@ impl Stores {
         turn: Option<WriteTurn>,
     ) -> StoreResult<Arc<Object>> {
         let stored = self.encrypt(type_name, &draft)?;
-        self.send(type_name, Replace { draft, stored, expected, permit: permit.clone(), turn }).await
+        let (_step, permit) = begin_step(permit, "Replace in store", type_name, Some(&draft.key));
+        let command = Replace { draft, stored, expected, permit, turn };
+        self.send(type_name, command).await
     }
 
     /// Removes an object if its revision is still the expected one.
@@ -127,7 +132,8 @@ impl Stores {
         expected: Revision,
         permit: &Permit,
     ) -> StoreResult<Arc<Object>> {
-        self.send(type_name, Remove { key, expected, permit: permit.clone() }).await
+        let (_step, permit) = begin_step(permit, "Remove from store", type_name, Some(&key));
+        self.send(type_name, Remove { key, expected, permit }).await
     }
 
     /// The object with this key, after all writes of it that were sent before.
@@ -137,7 +143,9 @@ impl Stores {
         key: Key,
         permit: &Permit,
     ) -> StoreResult<Option<Arc<Object>>> {
-        self.send(type_name, GetSettled { key, rollbacks: None, permit: permit.clone() }).await
+        let (_step, permit) = begin_step(permit, "Get settled from store", type_name, Some(&key));
+        let command = GetSettled { key, rollbacks: None, permit };
+        self.send(type_name, command).await
     }
 
     /// Waits until a base state is durable. NoSpace means that it never will be.
@@ -148,7 +156,8 @@ impl Stores {
         rollbacks: u64,
         permit: &Permit,
     ) -> StoreResult<()> {
-        let command = GetSettled { key, rollbacks: Some(rollbacks), permit: permit.clone() };
+        let (_step, permit) = begin_step(permit, "Wait for commit", type_name, Some(&key));
+        let command = GetSettled { key, rollbacks: Some(rollbacks), permit };
         self.send(type_name, command).await.map(drop)
     }
 
@@ -161,7 +170,9 @@ impl Stores {
         turn: TurnMode,
         permit: &Permit,
     ) -> StoreResult<BaseState> {
-        let send = |turn| self.send(type_name, TakeTurn { key: key.clone(), turn, permit: permit.clone() });
+        let (_step, permit) = begin_step(permit, "Take write turn", type_name, Some(&key));
+        let command = |turn| TakeTurn { key: key.clone(), turn, permit: permit.clone() };
+        let send = |turn| self.send(type_name, command(turn));
         let base = match timeout(TURN_TIMEOUT, send(turn)).await {
             Err(_) | Ok(Err(StoreError::Busy)) => send(TurnMode::Never).await?,
             Ok(answer) => answer?,
@@ -190,7 +201,8 @@ impl Stores {
         above: Revision,
         permit: &Permit,
     ) -> StoreResult<()> {
-        self.send(type_name, AdvanceRevision { above, permit: permit.clone() }).await
+        let (_step, permit) = begin_step(permit, "Advance revision of store", type_name, None);
+        self.send(type_name, AdvanceRevision { above, permit }).await
     }
 
     /// All objects as they are now.
@@ -205,7 +217,8 @@ impl Stores {
         freshness: Freshness,
         permit: &Permit,
     ) -> StoreResult<Snapshot> {
-        self.send(type_name, TakeSnapshot { freshness, permit: permit.clone() }).await
+        let (_step, permit) = begin_step(permit, "List from store", type_name, None);
+        self.send(type_name, TakeSnapshot { freshness, permit }).await
     }
 
     /// All objects, of a state that is recent enough, and the stream of later changes.
@@ -215,7 +228,8 @@ impl Stores {
         freshness: Freshness,
         permit: &Permit,
     ) -> StoreResult<Position> {
-        self.send(type_name, OpenWatch { freshness, permit: permit.clone() }).await
+        let (_step, permit) = begin_step(permit, "List from store", type_name, None);
+        self.send(type_name, OpenWatch { freshness, permit }).await
     }
 
     /// Every type that was ever written or read.
@@ -256,6 +270,23 @@ impl Stores {
         addresses.insert(type_name.clone(), store.clone());
         Ok(store)
     }
+}
+
+/// Begins the step of a request that asks a store, and makes the permit that the command carries.
+fn begin_step(
+    permit: &Permit,
+    name: &'static str,
+    type_name: &TypeName,
+    key: Option<&Key>,
+) -> (OpenSpan, Permit) {
+    let mut step = permit.trace().open(name);
+    step.describe(|| {
+        let resource = Attribute::text("resource", type_name.as_str().to_owned());
+        let key = key.map(|key| Attribute::text("key", key.as_str().to_owned()));
+        [resource].into_iter().chain(key).collect()
+    });
+    let permit = permit.for_other_thread(&step);
+    (step, permit)
 }
 
 fn check_readable(object: Arc<Object>) -> StoreResult<Arc<Object>> {

@@ -1,5 +1,6 @@
 //! Calls of webhooks that objects of the cluster configure: those of admission and of conversion.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,8 @@ use pilothouse_client::kubeconfig::users::Users;
 use pilothouse_client::webhook::cluster_webhooks::{
     WebhookClients, WebhookRequest, WebhookResponse, seconds,
 };
+use pilothouse_types::trace::OpenSpan;
+use pilothouse_types::trace::span::{Attribute, client_span_name};
 use tokio::sync::Semaphore;
 use tokio::time;
 
@@ -61,6 +64,8 @@ impl WebhookCaller {
     ) -> Result<WebhookResponse, String> {
         let ReviewCall { config, target, body, timeout } = call;
         let parameter = format!("timeout={}", seconds(timeout));
+        let mut span = client_span(permit, target, &parameter, body.len());
+        let headers = permit.trace().headers(&span);
         let exchange = async {
             let _slot = self.slots.acquire().await.map_err(|error| error.to_string())?;
             let address = connect_address(backend, permit, self.to_endpoints, config).await?;
@@ -68,16 +73,39 @@ impl WebhookCaller {
                 target: format!("{}?{parameter}", target.path),
                 body: Bytes::from(body),
                 includes_port: target.includes_port,
+                headers,
                 max_response_bytes: HOOK_RESPONSE_BYTES,
             };
             let access = || self.users.for_server(&target.credentials_name);
             self.clients.send(&target.server, access, address, &request).await
         };
-        let response = time::timeout(timeout, exchange).await;
+        let response = time::timeout(timeout, span.run(pin!(exchange))).await;
         let response = response.unwrap_or_else(|_| Err("context deadline exceeded".to_owned()));
+        let code = response.as_ref().ok().map(|response| response.status);
+        span.describe(|| code.map(|code| Attribute::number("http.status_code", code)).into_iter().collect());
+        if code.is_none_or(|code| code >= 400) {
+            span.fail();
+        }
+        span.end();
         response
             .map_err(|reason| format!("Post {}: {reason}", quoted(&format!("{}?{parameter}", target.url))))
     }
+}
+
+/// Begins the span of a call.
+fn client_span(permit: &Permit, target: &WebhookTarget, parameter: &str, body_bytes: usize) -> OpenSpan {
+    let mut span = permit.trace().open(client_span_name("POST"));
+    span.set_client();
+    span.describe(|| {
+        vec![
+            Attribute::text("http.method", "POST"),
+            Attribute::text("http.url", format!("{}?{parameter}", target.url)),
+            Attribute::text("net.peer.name", target.server.host.clone()),
+            Attribute::number("net.peer.port", target.server.port),
+            Attribute::number("http.request_content_length", body_bytes as u64),
+        ]
+    });
+    span
 }
 
 /// The error of a response with a failure code.

@@ -22,6 +22,7 @@ mod peers;
 mod reload;
 mod shared_state;
 pub(crate) mod storage;
+mod traces;
 mod watch_setup;
 
 use std::rc::Rc;
@@ -430,7 +431,7 @@ impl Application for RunningServer {
 
     fn flush(&self) -> LocalBoxFuture<'_, Result<(), String>> {
         async {
-            close_audit(&self.0).await;
+            join(close_audit(&self.0), close_traces(&self.0)).await;
             let leaving = self.0.leaving.lock().take();
             if let Some(leaving) = leaving {
                 let _ended = leaving.await;
@@ -449,8 +450,8 @@ impl Application for RunningServer {
 
     fn give_up(&self) -> LocalBoxFuture<'_, ()> {
         self.0.controllers.stop();
-        // The last audit events may explain the failure.
-        close_audit(&self.0).boxed_local()
+        // The last audit events and traces may explain the failure.
+        join(close_audit(&self.0), close_traces(&self.0)).map(drop).boxed_local()
     }
 }
 
@@ -476,6 +477,13 @@ async fn leave_endpoints(parts: Arc<ServerParts>) {
         // The others remove it when its record has expired.
         Ok(Err(status)) => tracing::debug!(%status, "this server cannot be taken out of the endpoints"),
         Err(_) => tracing::debug!("this server was not taken out of the endpoints in time"),
+    }
+}
+
+/// Waits a bounded time for the last spans to be sent.
+async fn close_traces(parts: &ServerParts) {
+    if let Some(export) = &parts.shared.traces.export {
+        export.close().await;
     }
 }
 

@@ -20,4 +20,5 @@ mod replicas;
 mod storage;
 #[path = "../support/mod.rs"]
 mod support;
+mod traces;
 mod watches;

@@ -109,6 +109,11 @@ impl HookServer {
         self.received.lock().last().unwrap().0.clone()
     }
 
+    /// The heads of all requests so far, in lower case.
+    pub fn heads(&self) -> Vec<String> {
+        self.received.lock().iter().map(|(head, _)| head.clone()).collect()
+    }
+
     pub fn clear_requests(&self) {
         self.received.lock().clear();
     }

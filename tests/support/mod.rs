@@ -4,6 +4,7 @@
 #![allow(dead_code, unused_imports, reason = "every test binary uses its own part of this module")]
 
 pub mod client;
+pub mod collector;
 pub mod compare;
 pub mod edge;
 pub mod etcd;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Key, Object, Revision, StoredDraft};
+use pilothouse_types::trace::OpenSpan;
 use tokio::sync::oneshot;
 
 use crate::event::Event;
@@ -97,6 +98,8 @@ pub(super) struct Responder<T = Arc<Object>> {
     reply: oneshot::Sender<Result<T, StoreError>>,
     /// How often the write has begun again because the disk was full.
     pub(super) repeats: u32,
+    /// The wait until the write is durable, and visible.
+    commit: OpenSpan,
     _permit: Permit,
     _slot: WriteSlot,
 }
@@ -107,10 +110,13 @@ impl<T> Responder<T> {
         permit: Permit,
         slot: WriteSlot,
     ) -> Responder<T> {
-        Responder { reply, repeats: 0, _permit: permit, _slot: slot }
+        let commit = permit.trace().open("commit");
+        Responder { reply, repeats: 0, commit, _permit: permit, _slot: slot }
     }
 
     pub(super) fn answer(self, result: Result<T, StoreError>) {
+        // Before the writer goes on, who may end the trace.
+        self.commit.end();
         // The writer may be gone.
         let _gone = self.reply.send(result);
     }

@@ -22,6 +22,8 @@ gates! {
     API_RESPONSE_COMPRESSION = "APIResponseCompression";
     /// API servers have identities, under which they keep leases and publish their storage versions.
     API_SERVER_IDENTITY = "APIServerIdentity";
+    /// Requests are traced, if there is a configuration for it.
+    API_SERVER_TRACING = "APIServerTracing";
     /// Nodes may list and watch only their own pods.
     AUTHORIZE_NODE_WITH_SELECTORS = "AuthorizeNodeWithSelectors";
     /// Authorization takes label and field selectors into account.

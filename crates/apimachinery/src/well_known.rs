@@ -25,6 +25,8 @@ pub const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 
 /// The name of this server for clients: that of the reference.
 pub const SERVER_NAME: &str = "kube-apiserver";
+/// The name of this server in traces: that of the reference.
+pub const SERVICE_OF_TRACES: &str = "apiserver";
 /// The ConfigMap of each namespace with the cluster's CA bundle.
 pub const ROOT_CERTIFICATE: &str = "kube-root-ca.crt";
 /// Where clients in a container expect the credentials of its service account.
@@ -85,6 +87,8 @@ pub const UNAUTHENTICATED: &str = "system:unauthenticated";
 pub const AUTHENTICATED: &str = "system:authenticated";
 /// The group with unrestricted access.
 pub const MASTERS: &str = "system:masters";
+/// The group of those that monitor the server.
+pub const MONITORING: &str = "system:monitoring";
 /// The prefix of service accounts' user names.
 pub const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 /// The group of all service accounts; with a colon and a namespace, of those in it.

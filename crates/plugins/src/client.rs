@@ -1,10 +1,8 @@
 //! Calls to one plugin.
 
 use std::error::Error as _;
-use std::path::PathBuf;
 use std::time::Duration;
 
-use hyper::http::Uri;
 use hyper::http::uri::PathAndQuery;
 use prost::Message;
 use tokio::time::{sleep, timeout};
@@ -12,6 +10,7 @@ use tonic::client::Grpc;
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
+use crate::address::Address;
 use crate::connection::{Connection, Requests};
 use crate::failure::CallError;
 use crate::limits::PLUGIN_CONNECT_PAUSE;
@@ -40,9 +39,14 @@ pub struct PluginClient {
 }
 
 impl PluginClient {
-    /// A client that connects when it is used. The path of an abstract socket begins with a zero byte.
-    pub fn new(path: PathBuf, response_bytes: usize) -> PluginClient {
-        PluginClient { connection: Connection::new(path), response_bytes }
+    /// A client that connects when it is used.
+    pub fn new(address: impl Into<Address>, response_bytes: usize) -> PluginClient {
+        PluginClient { connection: Connection::new(address.into()), response_bytes }
+    }
+
+    /// Closes the connection, because the plugin does not answer. The next call makes another one.
+    pub async fn disconnect(&self) {
+        self.connection.close().await;
     }
 
     /// Calls a method, which may be called twice. To be awaited on one runtime, which keeps the connection.
@@ -98,7 +102,7 @@ impl PluginClient {
         Q: Message + 'static,
         R: Message + Default + 'static,
     {
-        let mut grpc = Grpc::with_origin(requests, Uri::from_static("http://localhost"))
+        let mut grpc = Grpc::with_origin(requests, self.connection.address.origin())
             .max_decoding_message_size(self.response_bytes);
         grpc.ready().await?;
         let codec = ProstCodec::<Q, R>::default();

@@ -1,11 +1,10 @@
-//! One HTTP/2 connection to a plugin, made again when it breaks.
+//! One HTTP/2 connection, made again when it breaks.
 //!
 //! Neither tonic's channel nor its server is used: they bring a load balancer, a router and their own way to connect, and this is one
-//! connection to one socket.
+//! connection to one address.
 
 use std::error::Error;
 use std::future::Future;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,15 +13,19 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper::http::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Mutex;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::client::GrpcService;
 
-/// The connection to one socket. Its methods are called on the runtime of the plugins.
+use crate::address::Address;
+
+/// The connection to one address. Its methods are called on the runtime of the plugins.
 pub struct Connection {
-    path: PathBuf,
+    /// Where it goes.
+    pub address: Address,
     /// Locked while a connection is made, so that only one is.
     current: Mutex<Current>,
 }
@@ -37,8 +40,8 @@ struct Current {
 
 impl Connection {
     /// A connection that is made when it is needed.
-    pub fn new(path: PathBuf) -> Connection {
-        Connection { path, current: Mutex::default() }
+    pub fn new(address: Address) -> Connection {
+        Connection { address, current: Mutex::default() }
     }
 
     /// A way to send one request, over a new connection if there is none.
@@ -48,10 +51,7 @@ impl Connection {
             return Ok(Requests { sender: sender.clone(), number: current.number });
         }
         current.sender = None;
-        let sender = self.connect().await.map_err(|error| {
-            // Abstract sockets are written with an at sign.
-            format!("dial unix {}: {error}", self.path.display().to_string().replace('\0', "@"))
-        })?;
+        let sender = self.connect().await.map_err(|error| format!("dial {}: {error}", self.address))?;
         current.number += 1;
         current.sender = Some(sender.clone());
         Ok(Requests { sender, number: current.number })
@@ -65,18 +65,35 @@ impl Connection {
         }
     }
 
-    async fn connect(&self) -> Result<SendRequest<Body>, Box<dyn Error + Send + Sync>> {
-        let stream = UnixStream::connect(&self.path).await?;
-        let (sender, driver) =
-            http2::Builder::new(TokioExecutor::new()).handshake(TokioIo::new(stream)).await?;
-        // Ends with the connection; whoever waits for a response hears of it there.
-        tokio::spawn(async move {
-            if let Err(error) = driver.await {
-                tracing::debug!(%error, "the connection to a plugin has ended");
-            }
-        });
-        Ok(sender)
+    /// Gives the present connection up, whichever it is.
+    pub async fn close(&self) {
+        self.current.lock().await.sender = None;
     }
+
+    async fn connect(&self) -> Result<SendRequest<Body>, Box<dyn Error + Send + Sync>> {
+        match &self.address {
+            Address::Unix(path) => handshake(UnixStream::connect(path).await?).await,
+            Address::Tcp(host, port) => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                stream.set_nodelay(true)?;
+                handshake(stream).await
+            }
+        }
+    }
+}
+
+async fn handshake<S>(stream: S) -> Result<SendRequest<Body>, Box<dyn Error + Send + Sync>>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (sender, driver) = http2::Builder::new(TokioExecutor::new()).handshake(TokioIo::new(stream)).await?;
+    // Ends with the connection; whoever waits for a response hears of it there.
+    tokio::spawn(async move {
+        if let Err(error) = driver.await {
+            tracing::debug!(%error, "the connection to a plugin has ended");
+        }
+    });
+    Ok(sender)
 }
 
 /// Sends requests over a connection. Errors of the connection have a source, those of the plugin have none.

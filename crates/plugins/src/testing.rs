@@ -1,10 +1,11 @@
-//! For tests, of this crate and of others: a gRPC server on a Unix socket.
+//! For tests, of this crate and of others: a gRPC server on a Unix socket, or on a port.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that meets the unexpected fails")]
 
 use std::convert::Infallible;
 use std::future::{Future, Ready, ready};
 use std::io;
+use std::net::{SocketAddr as TcpAddr, TcpListener as StdTcpListener};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener as StdListener};
 use std::path::{Path, PathBuf};
@@ -17,7 +18,8 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
-use tokio::net::UnixListener;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tonic::body::Body;
@@ -68,7 +70,7 @@ impl PluginServer {
         answer: impl Fn(Call) -> F + Send + Sync + 'static,
     ) -> io::Result<PluginServer> {
         let _ = std::fs::remove_file(path);
-        PluginServer::serve(StdListener::bind(path)?, Some(path.to_owned()), answer)
+        PluginServer::serve_unix(StdListener::bind(path)?, Some(path.to_owned()), answer)
     }
 
     /// Starts a plugin on an abstract socket.
@@ -77,23 +79,42 @@ impl PluginServer {
         answer: impl Fn(Call) -> F + Send + Sync + 'static,
     ) -> io::Result<PluginServer> {
         let listener = StdListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
-        PluginServer::serve(listener, None, answer)
+        PluginServer::serve_unix(listener, None, answer)
     }
 
-    fn serve<F: Future<Output = Reply> + Send + 'static>(
+    /// Starts one on a port of this address, and tells which.
+    pub fn start_tcp<F: Future<Output = Reply> + Send + 'static>(
+        address: TcpAddr,
+        answer: impl Fn(Call) -> F + Send + Sync + 'static,
+    ) -> io::Result<(PluginServer, TcpAddr)> {
+        let listener = StdTcpListener::bind(address)?;
+        let address = listener.local_addr()?;
+        listener.set_nonblocking(true)?;
+        let server = PluginServer::serve(None, answer, Listening::Tcp(listener))?;
+        Ok((server, address))
+    }
+
+    fn serve_unix<F: Future<Output = Reply> + Send + 'static>(
         listener: StdListener,
         path: Option<PathBuf>,
         answer: impl Fn(Call) -> F + Send + Sync + 'static,
     ) -> io::Result<PluginServer> {
         listener.set_nonblocking(true)?;
+        PluginServer::serve(path, answer, Listening::Unix(listener))
+    }
+
+    fn serve<F: Future<Output = Reply> + Send + 'static>(
+        path: Option<PathBuf>,
+        answer: impl Fn(Call) -> F + Send + Sync + 'static,
+        listening: Listening,
+    ) -> io::Result<PluginServer> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (running, stopped) = oneshot::channel();
         let thread = thread::Builder::new().name("plugin".to_owned()).spawn(move || {
             runtime.block_on(async {
-                let listener = UnixListener::from_std(listener).expect("a listener of the standard library");
                 tokio::select! {
                     _ = stopped => {}
-                    () = accept(listener, Arc::new(answer)) => {}
+                    () = accept(listening, Arc::new(answer)) => {}
                 }
             });
         })?;
@@ -113,23 +134,46 @@ impl Drop for PluginServer {
     }
 }
 
+/// Where connections come from.
+enum Listening {
+    Unix(StdListener),
+    Tcp(StdTcpListener),
+}
+
 async fn accept<F: Future<Output = Reply> + Send + 'static>(
-    listener: UnixListener,
+    listening: Listening,
     answer: Arc<impl Fn(Call) -> F + Send + Sync + 'static>,
 ) {
-    while let Ok((stream, _)) = listener.accept().await {
-        let answer = answer.clone();
-        let service = service_fn(move |request| {
-            let reply = answer(Call(request));
-            async move { Ok::<_, Infallible>(reply.await) }
-        });
-        // A client that hangs up is no concern of the plugin.
-        tokio::spawn(async move {
-            let _ = http2::Builder::new(TokioExecutor::new())
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
-        });
+    let expected = "a listener of the standard library";
+    match listening {
+        Listening::Unix(listener) => {
+            let listener = UnixListener::from_std(listener).expect(expected);
+            while let Ok((stream, _)) = listener.accept().await {
+                serve_connection(stream, answer.clone());
+            }
+        }
+        Listening::Tcp(listener) => {
+            let listener = TcpListener::from_std(listener).expect(expected);
+            while let Ok((stream, _)) = listener.accept().await {
+                serve_connection(stream, answer.clone());
+            }
+        }
     }
+}
+
+fn serve_connection<F: Future<Output = Reply> + Send + 'static>(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    answer: Arc<impl Fn(Call) -> F + Send + Sync + 'static>,
+) {
+    let service = service_fn(move |request| {
+        let reply = answer(Call(request));
+        async move { Ok::<_, Infallible>(reply.await) }
+    });
+    // A client that hangs up is no concern of the plugin.
+    tokio::spawn(async move {
+        let _ =
+            http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+    });
 }
 
 /// A method of the plugin.

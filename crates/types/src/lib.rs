@@ -4,7 +4,8 @@
 //! - [`identity`] is a user, [`authentication`] and [`authorization`] are the decisions about one;
 //! - [`memory`] counts bytes, [`user_shares`] what each user has of something, [`frame`] is an encoded watch event that watches share;
 //! - [`clock`] is injected time, [`lock`] are locks without poisoning, [`bounded`] are collections with a maximum size,
-//!   [`bitmap`] is a set of small numbers.
+//!   [`bitmap`] is a set of small numbers;
+//! - [`trace`] records the steps of a request.
 
 pub mod authentication;
 pub mod authorization;
@@ -20,4 +21,5 @@ pub mod lock;
 pub mod memory;
 pub mod object;
 pub mod stored_form;
+pub mod trace;
 pub mod user_shares;

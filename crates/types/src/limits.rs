@@ -18,3 +18,13 @@ pub const SMALL_REQUEST_BYTES: usize = 64 << 10;
 pub const LARGE_FRAME_BYTES: usize = 8 << 10;
 /// Items of one range allocation: the largest range of cluster IPs has 2^20 addresses.
 pub const RANGE_ITEMS: usize = 1 << 20;
+/// Spans of a trace. A deletion of a collection has some for each object; the rest of it is counted and not recorded.
+pub const SPANS_PER_TRACE: u32 = 512;
+/// Bytes of a text in an attribute of a span. Clients choose paths and names.
+pub const ATTRIBUTE_BYTES: usize = 1 << 10;
+/// Bytes of `tracestate`, and of `baggage`, that are passed on; for the second one the limit is the standard's.
+pub const PROPAGATED_BYTES: usize = 8 << 10;
+/// Members of `tracestate`; the standard's limit.
+pub const STATE_MEMBERS: usize = 32;
+/// Members of `baggage`; the standard's limit.
+pub const BAGGAGE_MEMBERS: usize = 64;

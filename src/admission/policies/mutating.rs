@@ -3,6 +3,8 @@
 //! The policies are matched first, with the object as it is then. They are evaluated one after the other, each with the object as
 //! the previous ones have left it.
 
+use std::pin::pin;
+
 use pilothouse_admission::policies::decision::{ConditionsResult, evaluate_conditions};
 use pilothouse_admission::policies::evaluate::Inputs;
 use pilothouse_admission::policies::mutation::{ObjectMutation, evaluate_mutation};
@@ -21,7 +23,7 @@ use super::super::view::View;
 use super::super::{Operation, Outcome, Plugin, Write};
 use super::matcher::{Context, Matched, PolicyMatcher};
 use super::table::Hook;
-use super::{PolicyDeps, count_conditions};
+use super::{PolicyDeps, count_conditions, policy_attributes};
 use crate::registry::admission::Reinvocation;
 
 /// Applies MutatingAdmissionPolicies.
@@ -225,7 +227,10 @@ impl<'a> MutationRun<'a, '_> {
 
     async fn invoke(&mut self, invocation: &Invocation<'_, 'a>) -> Result<()> {
         let mut subject = self.subject(&invocation.matched).await?;
-        let result = self.mutate_subject(invocation, &mut subject).await;
+        let mut span = self.matcher.write.call.permit().trace().open("Evaluate mutating policy");
+        span.describe(|| policy_attributes(invocation.policy, invocation.binding));
+        let result = span.run(pin!(self.mutate_subject(invocation, &mut subject))).await;
+        span.end();
         self.subject = Some(subject);
         result
     }

@@ -1,6 +1,7 @@
 //! ValidatingAdmissionPolicy: policies that check the object as it would be stored.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 
 use pilothouse_admission::policies::decision::{AuditAnnotation, PolicyInputs, PolicyResult, decide};
 use pilothouse_admission::policies::evaluate::Inputs;
@@ -17,7 +18,7 @@ use super::super::attributes::retry_with_decisions;
 use super::super::{Outcome, Plugin, Write, versioned};
 use super::matcher::{Matched, PolicyMatcher};
 use super::table::Hook;
-use super::{PolicyDeps, count_conditions};
+use super::{PolicyDeps, count_conditions, policy_attributes};
 
 /// Evaluates ValidatingAdmissionPolicies.
 pub struct ValidatingAdmissionPolicy(pub PolicyDeps);
@@ -169,9 +170,14 @@ impl Evaluation<'_> {
             namespace: &context.namespace,
         };
         let caller = format!("policy {:?}", policy.name);
-        let result =
-            retry_with_decisions(write, authorizer, &caller, || decide(policy, policy_inputs).ok()).await?;
-        let seconds = write.backend.clock.elapsed(began).as_secs_f64();
+        let mut span = write.call.permit().trace().open_at("Evaluate validating policy", began);
+        span.describe(|| policy_attributes(policy, binding));
+        let deciding =
+            retry_with_decisions(write, authorizer, &caller, || decide(policy, policy_inputs).ok());
+        let result = span.run(pin!(deciding)).await?;
+        let ended = write.backend.clock.moment();
+        span.end_at(ended);
+        let seconds = ended.since(began).as_secs_f64();
         let operation = self.matcher.attributes.operation;
         count_conditions(self.metrics, policy, operation, result.condition_errors, seconds);
         self.apply_actions(policy, binding, result, seconds, annotations);

@@ -16,6 +16,7 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::NAMESPACES;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Key, TypeName};
+use pilothouse_types::trace::span::Attribute;
 
 use crate::metrics::match_conditions::ConditionLabels;
 
@@ -63,6 +64,19 @@ impl<'a> Subject<'a> {
         let states = view.states(object).await?;
         let subject = Subject { hook, write, operation: operation(write), states, view };
         Ok(subject.meets_conditions(plugin, attributes).await?.then_some(subject))
+    }
+
+    /// What a trace tells about the call.
+    pub fn attributes(&self) -> Vec<Attribute> {
+        let (gv, plural) = (&self.view.resource.gv, &self.view.resource.plural);
+        let texts = [
+            ("configuration", self.hook.configuration.clone()),
+            ("webhook", self.hook.name.clone()),
+            ("resource", format!("{}/{}, Resource={plural}", gv.group, gv.version)),
+            ("subresource", self.write.call.requested_resource().1.to_owned()),
+            ("operation", self.operation.to_owned()),
+        ];
+        texts.into_iter().map(|(key, value)| Attribute::text(key, value)).collect()
     }
 
     /// Whether the matchConditions hold. If evaluation fails, the failurePolicy decides: the request is refused or the webhook is

@@ -24,12 +24,13 @@ use pilothouse_apimachinery::verb::Verb;
 use pilothouse_types::identity::Identity;
 
 use crate::flowcontrol::{RequestInfo, RequestLimiter};
-use crate::metrics::requests::{Filter, RequestOptions, Sample};
+use crate::metrics::requests::{Filter, RequestOptions};
 
 use super::connect::forward::ForwardedRequest;
 use super::connect::other_servers;
 use super::metered_body::RequestInProgress;
 use super::render::{self, Context, PLAIN_TEXT};
+use super::request_trace::TraceInProgress;
 use super::resource::{self, ResourceRequest};
 use super::worker::Worker;
 use super::{
@@ -69,7 +70,7 @@ async fn respond(request: HttpRequest, payload: Payload) -> HttpResponse {
     let sample = &in_progress.sample;
     let result = match deadline::limit(worker.shared.limits.request_timeout, &request) {
         Ok(limit) => {
-            let handling = pin!(serve(&worker, &request, payload, &context, sample, limit));
+            let handling = pin!(serve(&worker, &request, payload, &context, &in_progress, limit));
             deadline::within(limit, sample, handling).await
         }
         Err(status) => Err(status),
@@ -94,23 +95,25 @@ async fn serve(
     request: &HttpRequest,
     payload: Payload,
     context: &Context,
-    sample: &Sample,
+    in_progress: &RequestInProgress,
     limit: Duration,
 ) -> Result<HttpResponse> {
+    let RequestInProgress { sample, trace, .. } = in_progress;
     let authentication = filters::authenticate(worker, request, &context.warnings);
-    let caller = in_filter(worker, Filter::Authentication, authentication).await?;
+    let caller = in_filter(worker, trace, Filter::Authentication, authentication).await?;
     let path = query::decode_path(request.uri().path());
     let query = Query::parse(request.query_string());
     let parse = |path| Request::parse(request.method().as_str(), path, &query);
     let parsed = path.as_ref().map_err(Clone::clone).and_then(|path| parse(path));
+    trace.begin(worker, request, (context, sample.began()), &caller, parsed.as_ref().ok());
     if let Ok(parsed) = &parsed {
         let opening = audit::open(worker, request, context, &caller, parsed);
-        if let Some(refusal) = in_filter(worker, Filter::Audit, opening).await {
+        if let Some(refusal) = in_filter(worker, trace, Filter::Audit, opening).await {
             return Ok(refusal);
         }
     }
     let impersonation = impersonate(worker, request, context, caller);
-    let identity = in_filter(worker, Filter::Impersonation, impersonation).await?;
+    let identity = in_filter(worker, trace, Filter::Impersonation, impersonation).await?;
     let (parsed, path) = (parsed?, path.as_deref().unwrap_or_default());
     let resource =
         parsed.resource().and_then(|path_info| worker.served().catalog.resource_at(path_info).cloned());
@@ -119,12 +122,12 @@ async fn serve(
     sample.note(&parsed, resource.as_ref(), options);
     let info =
         RequestInfo { user: &identity, path, request: &parsed, resource: resource.as_deref(), query: &query };
-    let permit = match wait_for_turn(worker, &info, context, sample, limit).await {
-        Ok(permit) => permit,
+    let permit = match wait_for_turn(worker, &info, context, in_progress, limit).await {
+        Ok(permit) => permit.traced(trace.trace().clone()),
         Err(refusal) => return Ok(render::too_many_requests(refusal.retry_after)),
     };
     let authorization = filters::authorize(worker, request, &identity, &parsed, &query);
-    let authorized = in_filter(worker, Filter::Authorization, authorization).await;
+    let authorized = in_filter(worker, trace, Filter::Authorization, authorization).await;
     authorized.inspect_err(|_| sample.forget())?;
     let resource = match resource {
         None => Box::pin(established::find_once_served(worker, &parsed, &permit)).await?,
@@ -161,11 +164,18 @@ async fn serve(
 }
 
 /// Passes a filter, and counts how long that took.
-async fn in_filter<T>(worker: &Worker, filter: Filter, passing: impl Future<Output = T>) -> T {
+async fn in_filter<T>(
+    worker: &Worker,
+    trace: &TraceInProgress,
+    filter: Filter,
+    passing: impl Future<Output = T>,
+) -> T {
     let clock = &worker.backend.clock;
     let began = clock.moment();
     let result = passing.await;
-    worker.shared.metrics.requests.note_filter(filter, clock.elapsed(began));
+    let took = clock.elapsed(began);
+    worker.shared.metrics.requests.note_filter(filter, took);
+    trace.note(filter.label(), began, took);
     result
 }
 
@@ -174,13 +184,13 @@ async fn wait_for_turn(
     worker: &Worker,
     info: &RequestInfo<'_>,
     context: &Context,
-    sample: &Sample,
+    RequestInProgress { sample, trace, .. }: &RequestInProgress,
     limit: Duration,
 ) -> std::result::Result<Permit, Rejection> {
     let clock = &worker.backend.clock;
     let began = clock.moment();
     let admission = filters::admit_to_queue(worker, info, context, limit);
-    let admitted = in_filter(worker, Filter::Queue, admission).await;
+    let admitted = in_filter(worker, trace, Filter::Queue, admission).await;
     sample.exclude(clock.elapsed(began));
     admitted.inspect_err(|_| sample.terminate())
 }

@@ -22,6 +22,7 @@ use actix_web::{HttpMessage as _, HttpRequest, HttpResponse};
 use bytes::Bytes;
 use futures::{Stream, StreamExt as _};
 use hyper::Method;
+use pilothouse_actors::permit::Permit;
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_api::connect::location::{self, KubeletRules};
 use pilothouse_api::connect::{self, ConnectSubresource, Destination, url};
@@ -32,6 +33,7 @@ use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_client::upstream::{Failure, RequestBody, Upstream, UpstreamRequest, UpstreamResponse};
 use pilothouse_types::identity::Identity;
 use pilothouse_types::memory::MemoryBudget;
+use pilothouse_types::trace::RequestTrace;
 use tokio::time::sleep;
 
 use crate::flowcontrol::heavy_pool::OwnedPool;
@@ -39,7 +41,7 @@ use crate::http::body::DeadlineLift;
 use crate::http::drain::Drain;
 use crate::http::peer::Peer;
 use crate::limits::{KUBELET_REFUSAL_BYTES, KUBELET_REFUSAL_TIMEOUT};
-use crate::registry::{Backend, Call, CallTarget, Origin, Requester, Warnings};
+use crate::registry::{Backend, Call, CallTarget, Execution, Origin, Requester, Warnings};
 use crate::verbs::connect::{ConnectRequest, ConnectTarget, admit, resolve};
 
 use super::render::text;
@@ -83,6 +85,8 @@ pub struct ConnectInput<'a> {
     pub offer: OfferedEncodings,
     /// The threads for heavy work.
     pub pool: OwnedPool<Backend>,
+    /// The trace of the request.
+    pub trace: &'a RequestTrace,
 }
 
 /// Serves a connecting subresource.
@@ -118,7 +122,9 @@ pub async fn serve(
         ..CallTarget::stored(input.resource)?
     };
     let requester = Requester { user: input.user, origin: Origin::Client, user_agent: "" };
-    let call = Call::new(target, requester, input.query, input.warnings);
+    let execution =
+        Execution { permit: Permit::none().traced(input.trace.clone()), ..Execution::unlimited() };
+    let call = Call { execution, ..Call::new(target, requester, input.query, input.warnings) };
     admit(&worker.backend, &call, &connect_request).await?;
     let deps = &worker.shared.connect;
     let target =

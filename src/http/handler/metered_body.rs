@@ -1,4 +1,5 @@
-//! A request from its arrival until its response has ended, as the metrics see it: what is sent in pieces takes time and has a size.
+//! A request from its arrival until its response has ended, as metrics and traces see it: what is sent in pieces takes time and has a
+//! size.
 
 use std::pin::Pin;
 use std::rc::Rc;
@@ -8,6 +9,7 @@ use actix_web::HttpResponse;
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::web::Bytes;
 
+use super::request_trace::TraceInProgress;
 use super::shutdown::Shutdown;
 use super::worker::Worker;
 use crate::http::drain::Counted;
@@ -18,6 +20,8 @@ pub struct RequestInProgress {
     worker: Rc<Worker>,
     /// What is known of it.
     pub sample: Sample,
+    /// Its trace.
+    pub trace: TraceInProgress,
     /// A server that ends waits for it, if it tells clients meanwhile to go elsewhere.
     _in_flight: Option<Counted>,
 }
@@ -27,7 +31,7 @@ impl RequestInProgress {
     pub fn begin(worker: &Rc<Worker>) -> RequestInProgress {
         let _in_flight = worker.shared.shutdown.as_ref().map(Shutdown::enter);
         let sample = Sample::begin(worker.backend.clock.moment());
-        RequestInProgress { worker: Rc::clone(worker), sample, _in_flight }
+        RequestInProgress { worker: Rc::clone(worker), sample, trace: TraceInProgress::default(), _in_flight }
     }
 
     /// Counts it when its response has ended: now, if that is complete or has no end.
@@ -51,6 +55,7 @@ impl RequestInProgress {
 
     fn end(&self, code: u16, bytes: Option<u64>) {
         self.worker.meter.end(&self.sample, self.worker.backend.clock.moment(), code, bytes);
+        self.trace.end(code, bytes);
     }
 }
 
@@ -84,7 +89,11 @@ impl MessageBody for MeteredBody {
         let piece = ready!(Pin::new(&mut metered.body).poll_next(context));
         match &piece {
             Some(Ok(bytes)) => metered.bytes += bytes.len() as u64,
-            Some(Err(_)) | None => metered.request.end(metered.code, Some(metered.bytes)),
+            Some(Err(_)) | None => {
+                // Its steps end before the request.
+                metered.body = BoxBody::new(());
+                metered.request.end(metered.code, Some(metered.bytes));
+            }
         }
         Poll::Ready(piece)
     }

@@ -1,6 +1,7 @@
 //! Requests for resources, once they are authorized: find the resource, negotiate the response format, read the body, call the verb,
 //! render its result.
 
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -21,9 +22,12 @@ use pilothouse_apimachinery::status::{Result, Status};
 use pilothouse_apimachinery::verb::Verb;
 use pilothouse_types::clock::Moment;
 use pilothouse_types::identity::Identity;
+use pilothouse_types::trace::OpenSpan;
+use pilothouse_types::trace::span::Attribute;
 
 use crate::http::websocket::Upgrade;
 use crate::limits::HEAVY_BYTES;
+use crate::metrics::requests::scope;
 use crate::registry::detached_call::DetachedCall;
 use crate::registry::work_limit::WorkLimit;
 use crate::registry::{Call, CallBody, Execution, Origin, Requester};
@@ -32,6 +36,7 @@ use crate::verbs::{self, Reply, VerbResult};
 use super::body::{self, Body};
 use super::connect::{self, ConnectInput};
 use super::render::{self, Context};
+use super::request_trace::verb_attributes;
 use super::seated_body;
 use super::worker::Worker;
 
@@ -78,7 +83,7 @@ pub async fn serve(
     {
         context.allow_cbor();
         let (path, user, warnings, offer) = (request.path, request.user, &context.warnings, context.offer());
-        let pool = context.heavy_pool();
+        let (pool, trace) = (context.heavy_pool(), request.permit.trace());
         let input = ConnectInput {
             subresource: connect_kind,
             resource: &resource,
@@ -89,13 +94,41 @@ pub async fn serve(
             warnings,
             offer,
             pool,
+            trace,
         };
         return Box::pin(connect::serve(worker, http, payload, &input)).await;
     }
     let verb = request.allowed_verb(&resource)?;
+    let mut step = step_of(verb).map(|name| request.permit.trace().open(name)).unwrap_or_default();
+    step.describe(|| verb_attributes(http, context, path_info, (verb.as_str(), scope(path_info, verb))));
+    let served = pin!(serve_verb(request, verb, &resource, payload));
+    step.run(served).await
+}
+
+/// The name of the span of a verb. A watch has none: it lasts as long as the client wants.
+fn step_of(verb: Verb) -> Option<&'static str> {
+    match verb {
+        Verb::Get => Some("Get"),
+        Verb::List => Some("List"),
+        Verb::Create => Some("Create"),
+        Verb::Update => Some("Update"),
+        Verb::Patch => Some("Patch"),
+        Verb::Delete | Verb::DeleteCollection => Some("Delete"),
+        _ => None,
+    }
+}
+
+/// Serves a request with the verb that its resource makes of it.
+async fn serve_verb(
+    request: ResourceRequest<'_>,
+    verb: Verb,
+    resource: &Arc<Resource>,
+    payload: Payload,
+) -> Result<HttpResponse> {
+    let ResourceRequest { worker, http, context, .. } = request;
     context.allow_cbor();
-    let offer = request.offer(&resource);
-    let response = request.negotiate_response(&resource, verb, offer)?;
+    let offer = request.offer(resource);
+    let response = request.negotiate_response(resource, verb, offer)?;
     let socket = if verb == Verb::Watch { Upgrade::from_request(http)? } else { None };
     let (body, payload) = match &socket {
         Some(_) => (Body::default(), Some(payload)),
@@ -105,7 +138,7 @@ pub async fn serve(
         }
     };
     let (permit, deadline) = (request.permit.clone(), request.deadline);
-    let reply = request.dispatch(verb, &resource, body, response.response_format).await?;
+    let reply = request.dispatch(verb, resource, body, response.response_format).await?;
     let reply = match (response.format_error, reply) {
         (Some(format_error), Reply::Object(..) | Reply::List(_)) => return Err(format_error),
         (Some(_), Reply::Watch(feed)) => Reply::Watch(feed.mute()),
@@ -117,9 +150,17 @@ pub async fn serve(
         }
         (reply @ Reply::Watch(_), ..) => render::render_reply(context, response.negotiated, reply).await,
         (reply, ..) => {
-            let response = render::render_reply(context, response.negotiated, reply).await?;
+            // An object was encoded by the verb, a list is encoded while it is sent.
+            let mut encoding = match reply {
+                Reply::List(_) => permit.trace().open("SerializeObject"),
+                _ => OpenSpan::none(),
+            };
+            encoding
+                .describe(|| vec![Attribute::text("mediaType", response.negotiated.encoding.media_type())]);
+            let rendering = pin!(render::render_reply(context, response.negotiated, reply));
+            let response = encoding.run(rendering).await?;
             let remaining = deadline.since(worker.backend.clock.moment());
-            Ok(seated_body::keep_seat(response, permit, remaining))
+            Ok(seated_body::keep_seat(response, permit, encoding, remaining))
         }
     }
 }
@@ -262,9 +303,12 @@ async fn run(worker: &Worker, context: &Context, verb: Verb, call: &Call<'_>) ->
 
 /// Carries out a call on a thread for heavy work, so that the other requests of the worker go on.
 async fn dispatch_heavy(worker: &Worker, context: &Context, verb: Verb, call: &Call<'_>) -> VerbResult {
-    let detached = DetachedCall::new(call);
+    // Until a thread is free, and has done the work.
+    let step = call.permit().trace().open("Heavy work");
+    let detached = DetachedCall::new(call, &step);
     let work = move |backend| verbs::dispatch::dispatch_detached(backend, verb, detached);
     let reply = worker.shared.heavy.pool.run(&context.work_owner(), work).await;
+    step.end();
     reply.map_err(render::heavy_error)?.attach(&worker.backend, call)
 }
 

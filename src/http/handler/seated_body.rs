@@ -11,6 +11,7 @@ use actix_web::HttpResponse;
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use bytes::Bytes;
 use pilothouse_actors::permit::Permit;
+use pilothouse_types::trace::OpenSpan;
 
 use crate::http::stall::SendWithin;
 
@@ -20,6 +21,8 @@ const SMALL_BODY_BYTES: u64 = 64 << 10;
 /// A body and the seat of its request.
 struct SeatedBody {
     body: BoxBody,
+    /// Only held: its drop ends the step in which the body is encoded.
+    _encoding: OpenSpan,
     /// Only held: its drop frees the seat.
     _seat: Permit,
 }
@@ -36,8 +39,13 @@ impl MessageBody for SeatedBody {
     }
 }
 
-/// Keeps the seat until a large response is sent, which must be within `time_left`.
-pub fn keep_seat(response: HttpResponse, seat: Permit, time_left: Duration) -> HttpResponse {
+/// Keeps the seat until a large response is sent, which must be within `time_left`. `encoding`: the step in which it is encoded.
+pub fn keep_seat(
+    response: HttpResponse,
+    seat: Permit,
+    encoding: OpenSpan,
+    time_left: Duration,
+) -> HttpResponse {
     let is_small = match response.body().size() {
         BodySize::None => true,
         BodySize::Sized(bytes) => bytes <= SMALL_BODY_BYTES,
@@ -46,7 +54,8 @@ pub fn keep_seat(response: HttpResponse, seat: Permit, time_left: Duration) -> H
     if is_small {
         return response;
     }
-    let mut response = response.map_body(|_, body| BoxBody::new(SeatedBody { body, _seat: seat }));
+    let mut response =
+        response.map_body(|_, body| BoxBody::new(SeatedBody { body, _encoding: encoding, _seat: seat }));
     response.extensions_mut().insert(SendWithin(time_left));
     response
 }
@@ -63,11 +72,12 @@ mod tests {
     fn only_large_body_keeps_its_seat_and_has_a_deadline() {
         let seat = Arc::new(());
         let permit = Permit::holding(seat.clone());
-        let small = keep_seat(HttpResponse::Ok().body("small"), permit, TIME_LEFT);
+        let small = keep_seat(HttpResponse::Ok().body("small"), permit, OpenSpan::none(), TIME_LEFT);
         assert_eq!(Arc::strong_count(&seat), 1);
         assert!(small.extensions().get::<SendWithin>().is_none());
         let text = vec![b'x'; SMALL_BODY_BYTES as usize + 1];
-        let large = keep_seat(HttpResponse::Ok().body(text), Permit::holding(seat.clone()), TIME_LEFT);
+        let permit = Permit::holding(seat.clone());
+        let large = keep_seat(HttpResponse::Ok().body(text), permit, OpenSpan::none(), TIME_LEFT);
         assert_eq!(large.body().size(), BodySize::Sized(SMALL_BODY_BYTES + 1));
         assert_eq!(large.extensions().get::<SendWithin>().map(|within| within.0), Some(TIME_LEFT));
         assert_eq!(Arc::strong_count(&seat), 2);

@@ -12,6 +12,7 @@ use pilothouse_api::catalog::Catalog;
 use pilothouse_api::discovery::Documents;
 use pilothouse_api::release::Release;
 use pilothouse_etcd_log::EtcdLog;
+use pilothouse_traces::{SpanExport, Tracing};
 use pilothouse_types::memory::MemoryLedger;
 use tokio::sync::watch;
 
@@ -89,6 +90,16 @@ pub struct Shared {
     pub backups: Arc<Backups>,
     /// The audit policy and backends, if configured.
     pub audit: Option<Arc<Audit>>,
+    /// The traces of requests.
+    pub traces: Traces,
+}
+
+/// The traces of requests.
+pub struct Traces {
+    /// What happens to them.
+    pub tracing: Tracing,
+    /// Where their spans go, if they are recorded.
+    pub export: Option<SpanExport>,
 }
 
 /// How many requests are served at the same time, and for how long.

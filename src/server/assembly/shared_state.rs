@@ -51,7 +51,7 @@ use crate::server::application::{StartContext, StartError};
 use super::auth_setup::AuthSetup;
 use super::controller_setup::{ControllerSetup, keeps_identity};
 use super::memory::MemoryBudgets;
-use super::{BUILTIN, audit, peers, reload};
+use super::{BUILTIN, audit, peers, reload, traces};
 
 /// The built-in resources that `--runtime-config` leaves enabled.
 pub(super) fn catalog(config: &Config) -> Result<Catalog, StartError> {
@@ -130,6 +130,7 @@ pub(super) async fn shared(
         },
         backups: Arc::new(backups(storage, etcd_logs)),
         audit: audit::open(context, metrics, memory)?,
+        traces: traces::open(context, &gates, metrics, controllers.identity())?,
         metrics: metrics.clone(),
         usage: usage(context, memory, etcd_logs),
         health: health(context, storage, indexes, controllers, peer_records, kms),

@@ -57,6 +57,8 @@ pub struct WebhookRequest {
     pub body: Bytes,
     /// Whether the Host header always contains the port.
     pub includes_port: bool,
+    /// Other headers: those by which the server continues a trace.
+    pub headers: Vec<(&'static str, String)>,
     /// The limit on the size of the response.
     pub max_response_bytes: usize,
 }
@@ -158,6 +160,9 @@ fn make_request(
     }
     for (name, value) in peer.access.impersonation.headers() {
         request = request.header(name, value);
+    }
+    for (name, value) in &webhook_request.headers {
+        request = request.header(*name, value);
     }
     request.body(RequestBody::Whole(Some(webhook_request.body.clone()))).map_err(|error| error.to_string())
 }

@@ -18,6 +18,8 @@ use pilothouse_client::upstream::{
     Failure, RequestBody, UpgradeOutcome, Upstream, UpstreamRequest, UpstreamResponse,
 };
 use pilothouse_types::identity::Identity;
+use pilothouse_types::trace::OpenSpan;
+use pilothouse_types::trace::span::{Attribute, client_span_name};
 use tokio::time::timeout;
 
 use crate::aggregation::identity_headers;
@@ -133,6 +135,7 @@ impl Forwarding<'_> {
                 headers.insert(HeaderName::from_static(name), value);
             }
         }
+        let span = client_span(&mut headers, request, destination, forwarded);
         let upstream_request =
             UpstreamRequest { method: method(request), headers, body: proxy::body(request, payload) };
         let sending = self.upstream.send(destination, upstream_request);
@@ -143,6 +146,7 @@ impl Forwarding<'_> {
             },
             None => sending.await,
         };
+        end_client_span(span, response.as_ref().ok().map(|response| response.status.as_u16()));
         match response {
             Ok(response) => self.pass_response(worker, request, response, forwarded.is_watch),
             Err(failure @ Failure::NoAuthorities) => render::plain(500, format!("{failure}\n")),
@@ -199,6 +203,38 @@ impl Forwarding<'_> {
             Err(failure) => undialed(&failure.to_string()),
         }
     }
+}
+
+/// Begins the span of a request to another server, until its response begins, and tells the server of it.
+fn client_span(
+    headers: &mut HeaderMap,
+    request: &HttpRequest,
+    destination: &Destination,
+    forwarded: &ForwardedRequest<'_>,
+) -> OpenSpan {
+    let (trace, method) = (forwarded.permit.trace(), request.method().as_str());
+    let mut span = trace.open(client_span_name(method));
+    span.set_client();
+    span.describe(|| {
+        vec![
+            Attribute::text("http.method", method.to_owned()),
+            Attribute::text("http.url", destination.location.url()),
+        ]
+    });
+    for (name, value) in trace.headers(&span) {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.insert(HeaderName::from_static(name), value);
+        }
+    }
+    span
+}
+
+fn end_client_span(mut span: OpenSpan, code: Option<u16>) {
+    span.describe(|| code.map(|code| Attribute::number("http.status_code", code)).into_iter().collect());
+    if code.is_none_or(|code| code >= 400) {
+        span.fail();
+    }
+    span.end();
 }
 
 fn method(request: &HttpRequest) -> Method {

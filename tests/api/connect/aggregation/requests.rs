@@ -51,6 +51,20 @@ fn aggregated_request_carries_authenticated_user() {
 }
 
 #[test]
+fn aggregated_server_continues_the_trace_of_the_client() {
+    let mut fixture = Fixture::new();
+    fixture.register("metrics.k8s.io", "v1beta1", &json!({}));
+    fixture.wait_for("v1beta1.metrics.k8s.io", "Passed");
+    let (nodes, echo) = (format!("{METRICS}/nodes"), format!("{METRICS}/namespaces/default/echo"));
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let headers = [("traceparent", parent), ("Content-Type", "application/json")];
+    fixture.admin.request("GET", &nodes, &headers, b"").ok();
+    assert_eq!(fixture.last_request_to(&nodes).header("traceparent"), Some(parent));
+    fixture.admin.request("POST", &echo, &headers, b"{}").ok();
+    assert_eq!(fixture.last_request_to(&echo).header("traceparent"), Some(parent));
+}
+
+#[test]
 fn aggregated_watch_and_upgrade_are_streamed() {
     let mut fixture = Fixture::new();
     fixture.register("metrics.k8s.io", "v1beta1", &json!({}));
