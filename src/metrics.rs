@@ -5,11 +5,13 @@
 pub mod admission;
 pub mod admission_webhooks;
 pub mod aggregation;
+pub mod allocators;
 pub mod audit;
 pub mod authentication;
 pub mod authorization;
 pub mod authorization_webhooks;
 pub mod backups;
+pub mod cel;
 pub mod connections;
 pub mod controllers;
 pub mod conversion;
@@ -20,9 +22,11 @@ pub mod external_signer;
 pub mod features;
 pub mod flowcontrol;
 pub mod heavy_work;
+pub mod lists;
 mod log_lines;
 pub mod match_conditions;
 pub mod memory;
+pub mod outgoing;
 mod own_process;
 pub mod peers;
 pub mod pod_security;
@@ -30,8 +34,10 @@ pub mod policies;
 mod registration;
 pub mod requests;
 pub mod service_account_tokens;
+mod sharded;
 pub mod slis;
 mod stability;
+pub mod storage;
 pub mod traces;
 pub mod watches;
 
@@ -39,7 +45,6 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use pilothouse_api::catalog::resource::Resource;
 use pilothouse_api::release::Release;
 use pilothouse_types::clock::Timestamp;
 use prometheus::core::{Collector as _, MetricVec, MetricVecBuilder};
@@ -48,9 +53,11 @@ use prometheus::{Encoder as _, IntCounter, IntGauge, IntGaugeVec, Registry, Text
 use self::admission::AdmissionMetrics;
 use self::admission_webhooks::AdmissionWebhooks;
 use self::aggregation::Aggregation;
+use self::allocators::AllocatorMetrics;
 use self::audit::Audit;
 use self::authentication::Authentication;
 use self::authorization::Authorization;
+use self::cel::CelMetrics;
 use self::connections::ConnectionMetrics;
 use self::controllers::ControllerMetrics;
 use self::conversion::Conversions;
@@ -60,8 +67,10 @@ use self::exposition::Exposition;
 use self::external_signer::ExternalSignerMetrics;
 use self::flowcontrol::FlowControlMetrics;
 use self::heavy_work::HeavyWorkMetrics;
+use self::lists::ListMetrics;
 use self::log_lines::LogLines;
 use self::memory::MemoryMetrics;
+use self::outgoing::OutgoingCalls;
 use self::own_process::Process;
 use self::peers::Peers;
 use self::pod_security::PodSecurity;
@@ -70,8 +79,9 @@ use self::registration::{MetricRegistry, Result};
 use self::requests::RequestMetrics;
 use self::service_account_tokens::Tokens;
 use self::slis::Slis;
+use self::storage::CommitMetrics;
 use self::traces::TraceMetrics;
-use self::watches::{OpenWatch, WatchMetrics};
+use self::watches::WatchMetrics;
 
 /// The buckets of durations, in seconds; the reference's.
 const SECONDS: [f64; 23] = [
@@ -140,6 +150,16 @@ pub struct Metrics {
     pub etcd: EtcdMetrics,
     /// Spans of traces.
     pub traces: TraceMetrics,
+    /// Batches of writes that became durable.
+    pub commits: CommitMetrics,
+    /// Lists.
+    pub lists: ListMetrics,
+    /// The allocators of cluster IPs and node ports.
+    pub allocators: AllocatorMetrics,
+    /// Calls of webhooks.
+    pub outgoing: OutgoingCalls,
+    /// Rules of custom resources.
+    pub cel: CelMetrics,
     /// Scheduled backups.
     pub backups: backups::BackupMetrics,
     features: Vec<features::Enabled>,
@@ -186,10 +206,13 @@ impl Metrics {
     /// Registers all metrics.
     pub fn new(started: Timestamp) -> Result<Metrics> {
         let prometheus_registry = Registry::new();
-        let registry = MetricRegistry::new(&prometheus_registry);
+        Metrics::register(&MetricRegistry::new(&prometheus_registry), prometheus_registry.clone(), started)
+    }
+
+    fn register(registry: &MetricRegistry<'_>, all: Registry, started: Timestamp) -> Result<Metrics> {
         Ok(Metrics {
-            requests: RequestMetrics::new(&registry)?,
-            traces: TraceMetrics::new(&registry)?,
+            requests: RequestMetrics::new(registry)?,
+            traces: TraceMetrics::new(registry)?,
             objects: registry.gauges(
                 "apiserver_storage_objects",
                 "Stored objects, by resource.",
@@ -211,52 +234,48 @@ impl Metrics {
                 "pilothouse_storage_space_level",
                 "Space that the store has left: 0 enough, 1 little, 2 none, so that writes that let it grow are refused.",
             )?,
-            encryption: EncryptionMetrics::new(&registry)?,
-            etcd: EtcdMetrics::new(&registry)?,
-            backups: backups::BackupMetrics::new(&registry)?,
-            memory: MemoryMetrics::new(&registry)?,
+            encryption: EncryptionMetrics::new(registry)?,
+            etcd: EtcdMetrics::new(registry)?,
+            commits: CommitMetrics::new(registry)?,
+            lists: ListMetrics::new(registry)?,
+            allocators: AllocatorMetrics::new(registry)?,
+            outgoing: OutgoingCalls::new(registry)?,
+            cel: CelMetrics::new(registry)?,
+            backups: backups::BackupMetrics::new(registry)?,
+            memory: MemoryMetrics::new(registry)?,
             page_bytes: AtomicUsize::new(0),
             kept_connections: registry.gauge(
                 "pilothouse_connections_kept",
                 "Idle connections to other servers that are kept for reuse.",
             )?,
-            connections: ConnectionMetrics::new(&registry)?,
-            mismatches: mismatches(&registry)?,
-            process: Process::new(&registry, started)?,
-            log_lines: LogLines::new(&registry)?,
-            watching: WatchMetrics::new(&registry)?,
-            audit: Audit::new(&registry)?,
-            authentication: Authentication::new(&registry)?,
-            authorization: Authorization::new(&registry)?,
-            tokens: Tokens::new(&registry)?,
-            admission: AdmissionMetrics::new(&registry)?,
-            external_signer: ExternalSignerMetrics::new(&registry)?,
-            hooks: AdmissionWebhooks::new(&registry)?,
-            policies: Policies::new(&registry)?,
-            pod_security: PodSecurity::new(&registry)?,
-            conversions: Conversions::new(&registry)?,
-            aggregation: Aggregation::new(&registry)?,
-            peers: Peers::new(&registry)?,
-            flows: FlowControlMetrics::new(&registry)?,
-            heavy: HeavyWorkMetrics::new(&registry)?,
-            controllers: ControllerMetrics::new(&registry)?,
+            connections: ConnectionMetrics::new(registry)?,
+            mismatches: mismatches(registry)?,
+            process: Process::new(registry, started)?,
+            log_lines: LogLines::new(registry)?,
+            watching: WatchMetrics::new(registry)?,
+            audit: Audit::new(registry)?,
+            authentication: Authentication::new(registry)?,
+            authorization: Authorization::new(registry)?,
+            tokens: Tokens::new(registry)?,
+            admission: AdmissionMetrics::new(registry)?,
+            external_signer: ExternalSignerMetrics::new(registry)?,
+            hooks: AdmissionWebhooks::new(registry)?,
+            policies: Policies::new(registry)?,
+            pod_security: PodSecurity::new(registry)?,
+            conversions: Conversions::new(registry)?,
+            aggregation: Aggregation::new(registry)?,
+            peers: Peers::new(registry)?,
+            flows: FlowControlMetrics::new(registry)?,
+            heavy: HeavyWorkMetrics::new(registry)?,
+            controllers: ControllerMetrics::new(registry)?,
             slis: Slis::new(started)?,
             features: Vec::new(),
             exposition: Exposition::default(),
             registry: {
                 registry.register_totals(&[features::NAME, &flowcontrol::utilization_name()])?;
-                prometheus_registry
+                all
             },
         })
-    }
-
-    /// Counts a watch until the guard is dropped, and returns its counters.
-    pub fn watch(&self, resource: &Resource, scope: &str) -> OpenWatch {
-        let (group, version) = (&*resource.gv.group, &*resource.gv.version);
-        let labels = ["WATCH", group, version, &resource.plural, "", scope, COMPONENT];
-        let open = self.requests.longrunning.with_label_values(&labels);
-        open.inc();
-        self.watching.open(open, resource)
     }
 
     /// Counts disagreements of declarative and handwritten validation.
@@ -326,3 +345,8 @@ pub fn remove_stale<T: MetricVecBuilder>(metric: &MetricVec<T>, existing: &BTree
         let _gone = metric.remove_label_values(&[label.value()]);
     }
 }
+
+#[cfg(test)]
+mod declared_tests;
+#[cfg(test)]
+mod tests;

@@ -26,10 +26,11 @@ pub mod webhook_call;
 pub mod work_limit;
 pub mod write_hooks;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::storage_health::StorageHealth;
@@ -141,11 +142,13 @@ impl Backend {
     }
 }
 
-/// Warnings for the client, which are sent even with an error, and annotations for the audit log.
+/// Warnings for the client, which are sent even with an error, annotations for the audit log, and a time for metrics.
 #[derive(Debug, Default)]
 pub struct Warnings {
     texts: RefCell<Vec<String>>,
     annotations: RefCell<BTreeMap<String, String>>,
+    /// How long the request has waited for admission webhooks.
+    webhook_time: Cell<Duration>,
     /// The body for the audit log.
     pub audit_body: AuditBody,
 }
@@ -190,6 +193,16 @@ impl Warnings {
         }
     }
 
+    /// The request has waited so long for admission webhooks.
+    pub fn add_webhook_time(&self, time: Duration) {
+        self.webhook_time.set(self.webhook_time.get().saturating_add(time));
+    }
+
+    /// How long the request has waited for admission webhooks.
+    pub fn webhook_time(&self) -> Duration {
+        self.webhook_time.get()
+    }
+
     /// Adds annotations, body and status code to the audit trail of the request.
     pub fn record(&self, trail: &Trail, code: u16) {
         trail.add_annotations(self.annotations());
@@ -200,6 +213,7 @@ impl Warnings {
     pub fn absorb(&self, other: &Warnings) {
         other.texts.take().into_iter().for_each(|text| self.add(text));
         other.annotations.take().into_iter().for_each(|(key, text)| self.annotate(&key, text));
+        self.add_webhook_time(other.webhook_time());
         self.audit_body.absorb(&other.audit_body);
     }
 

@@ -24,7 +24,6 @@ pub mod watch;
 #[cfg(test)]
 mod write_end_tests;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use actix::Addr;
@@ -38,7 +37,7 @@ pub use self::event_frames::FramesInProgress;
 use pilothouse_apimachinery::status::{Result, Status};
 
 use self::listing::Listing;
-use crate::metrics::Metrics;
+use crate::metrics::watches::WatchMeter;
 use crate::registry::Call;
 use crate::registry::loopback::{AdmittedRequest, Response};
 
@@ -52,8 +51,8 @@ pub struct WatchDeps {
     pub min_request_timeout: Duration,
     /// Whether `sendInitialEvents` is supported.
     pub initial_events: bool,
-    /// Counts watches and their events.
-    pub metrics: Arc<Metrics>,
+    /// Counts the watches of this worker and their events.
+    pub meter: WatchMeter,
     /// The memory of all watches.
     pub memory: WatchMemory,
     /// Watch frames of large objects that are being encoded.

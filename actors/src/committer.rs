@@ -11,7 +11,9 @@
 //! writes back, and the committer goes on.
 
 use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix::{Actor, AsyncContext, Context, Handler, Message, Recipient};
@@ -136,6 +138,12 @@ impl IdlePause {
     }
 }
 
+/// Counts batches that became durable. It is called on the thread of the committer: it must not wait.
+pub trait CommitObserver: fmt::Debug + Send + Sync {
+    /// So many writes became durable together, after so long.
+    fn committed(&self, writes: usize, elapsed: Duration);
+}
+
 /// What a committer needs besides its log.
 pub struct CommitterDeps {
     /// How often it checks whether it is idle.
@@ -150,6 +158,8 @@ pub struct CommitterDeps {
     pub clock: LogClock,
     /// Keeps the history short while there is little space.
     pub history: HistoryBounds,
+    /// Counts the batches, if anybody does.
+    pub observer: Option<Arc<dyn CommitObserver>>,
     /// Raised when the state of the disk is unknown.
     pub fatal: Fatal,
 }
@@ -209,10 +219,14 @@ impl Committer {
 
     /// Makes a batch durable. If the disk is full, its removals are tried again later.
     fn commit(&mut self, batch: Batch) -> Result<(), StoreError> {
+        let began = self.deps.clock.now();
         let outcome = self.with_engine(|engine| engine.commit(&batch));
         match outcome {
             // Every time, because a second of writes can fill what is left.
             Ok(()) => {
+                if let Some(observer) = self.deps.observer.as_ref().filter(|_| !batch.writes.is_empty()) {
+                    observer.committed(batch.writes.len(), self.deps.clock.now().since(began));
+                }
                 self.pause.end();
                 self.measure_space();
             }

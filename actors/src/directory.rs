@@ -21,7 +21,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::archive::{Archive, ArchiveReader};
 use crate::backup::BackupSource;
-use crate::committer::{self, Committer, CommitterDeps};
+use crate::committer::{self, CommitObserver, Committer, CommitterDeps};
 use crate::encryption::Encryption;
 use crate::engine::{Engine, EngineError};
 use crate::fatal::Fatal;
@@ -99,6 +99,8 @@ pub struct Options {
     pub housekeeping_interval: Duration,
     /// When the store counts as full.
     pub space_limits: SpaceLimits,
+    /// Counts the batches that become durable.
+    pub commit_observer: Option<Arc<dyn CommitObserver>>,
 }
 
 impl Default for Options {
@@ -114,6 +116,7 @@ impl Default for Options {
             store_threads: 1,
             housekeeping_interval: HOUSEKEEPING_INTERVAL,
             space_limits: SpaceLimits::default(),
+            commit_observer: None,
         }
     }
 }
@@ -193,6 +196,7 @@ pub fn start(mut engine: Box<dyn Engine>, options: Options) -> Result<Stores, En
             space_limits: options.space_limits,
             clock: clock.clone(),
             history: options.window_bounds.history.clone(),
+            observer: options.commit_observer,
             fatal: fatal.clone(),
         };
         move |ctx| {

@@ -90,6 +90,20 @@ pub struct ReleasePorts {
 #[rtype(result = "BTreeMap<u16, Key>")]
 pub struct ListOwners;
 
+/// How many ports of the range have owners.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounts {
+    /// Those that do.
+    pub allocated: usize,
+    /// Those that are free.
+    pub free: usize,
+}
+
+/// Counts the ports of the range, for metrics. On Full the sender waits; on Closed the server ends.
+#[derive(Clone, Copy, Message)]
+#[rtype(result = "PortCounts")]
+pub struct CountPorts;
+
 /// The size of the lower band of a range of so many ports.
 pub fn lower_band(size: u32) -> u32 {
     if size <= LOWER_BAND_MIN { 0 } else { (size / LOWER_BAND_DIVISOR).clamp(LOWER_BAND_MIN, LOWER_BAND_MAX) }
@@ -144,6 +158,12 @@ impl PortPool {
             Some(index) => Err(PortRefusal { index, reason: Reason::Taken }),
             None => Ok(()),
         }
+    }
+
+    /// How many ports of the range are taken.
+    pub fn counts(&self) -> PortCounts {
+        let size = usize::from(self.last - self.first) + 1;
+        PortCounts { allocated: size.saturating_sub(self.free.len()), free: self.free.len() }
     }
 
     /// Frees those of the ports that the owner has.
@@ -237,6 +257,14 @@ impl Handler<ListOwners> for PortAllocator {
     }
 }
 
+impl Handler<CountPorts> for PortAllocator {
+    type Result = MessageResult<CountPorts>;
+
+    fn handle(&mut self, _: CountPorts, _: &mut Self::Context) -> Self::Result {
+        MessageResult(self.pool.counts())
+    }
+}
+
 impl Handler<ReleasePorts> for PortAllocator {
     type Result = MessageResult<ReleasePorts>;
 
@@ -276,6 +304,11 @@ mod tests {
             Err(PortRefusal { index: 1, reason: Reason::Taken })
         );
         assert_eq!(pool.check_unowned(&[30_003, 70_000]), Ok(()));
+        assert_eq!(
+            pool.counts(),
+            PortCounts { allocated: 2, free: 8 },
+            "one outside of the range counts for none"
+        );
         pool.release(&owner("b"), &[30_001, 30_002]);
         assert_eq!(allocate(&mut pool, &[PortRequest::Exactly(30_001)]), refused(0, Reason::Taken));
         pool.release(&owner("old"), &[30_001]);

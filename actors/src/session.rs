@@ -39,8 +39,12 @@ pub trait EventEncoder {
     fn variant(&self) -> Variant;
     /// One event.
     fn frame(&self, event_type: WatchEventType, object: &Object) -> Bytes;
-    /// Called after a frame was queued, for encoders that send something only once.
-    fn on_frame_queued(&self) {}
+    /// Called after a frame of so many bytes was queued, for metrics and for encoders that send something only once.
+    fn on_frame_queued(&self, _bytes: usize) {}
+    /// Called after so many initial objects were queued, for metrics.
+    fn on_initial_queued(&self, _objects: u64) {}
+    /// Called when the watch ends because its client does not read and its memory is needed.
+    fn on_cut(&self) {}
     /// A bookmark at this revision. `initial_end`: it marks the end of the initial objects.
     fn bookmark_frame(&self, revision: Revision, initial_end: bool) -> Bytes;
     /// The error for an object, live or deleted, whose record is damaged.
@@ -61,7 +65,7 @@ pub trait EventEncoder {
         Box::pin(std::future::ready(self.frame(event_type, &object)))
     }
     /// Called after events were queued, for metrics; the first of them was accepted at `oldest`.
-    fn on_events_queued(&self, _events: usize, _oldest: Timestamp) {}
+    fn on_events_queued(&self, _oldest: Timestamp) {}
 }
 
 /// The work that is needed before events can be encoded.
@@ -145,6 +149,15 @@ impl Actor for Session {
     /// Nothing holds the address of a session, so actix would stop it when it has no future to wait for. Only `stop` ends it.
     fn stopping(&mut self, context: &mut Self::Context) -> Running {
         if context.state() == ActorState::Running { Running::Continue } else { Running::Stop }
+    }
+}
+
+/// The sender of the response may drop it as soon as its signal is raised, or read it to its end: both ways lead here.
+impl Drop for SessionContext {
+    fn drop(&mut self) {
+        if self.queue.is_cut() {
+            self.progress.note_cut();
+        }
     }
 }
 

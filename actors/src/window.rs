@@ -47,6 +47,8 @@ pub struct Extent {
     pub archived: usize,
     /// When the oldest event was accepted that can still be read.
     pub oldest: Option<LogTime>,
+    /// Events that were ever added since the start, those that are gone included.
+    pub appended: u64,
 }
 
 /// How much history may be in memory and in the log. Cheap to clone.
@@ -101,6 +103,8 @@ struct Inner {
     bytes: Reservation,
     /// A cursor below this must be read from the archive.
     memory_floor: Revision,
+    /// The number of events that were ever added.
+    appended: u64,
     /// The events that only the log holds: those after `floor`, up to `memory_floor`.
     archived: VecDeque<EventStub>,
     /// Revisions after `floor` without an event. Their records show that the log has no hole there. They supersede nothing, so
@@ -122,6 +126,7 @@ impl Window {
             events: VecDeque::new(),
             bytes: bounds.total_budget.empty_reservation(),
             memory_floor: head,
+            appended: 0,
             archived: VecDeque::new(),
             eventless: VecDeque::new(),
             logged: bounds.history.empty_share(),
@@ -169,6 +174,7 @@ impl Window {
             inner.recharge(|bytes| bytes + event.weight());
             inner.logged.add(event.superseded_bytes());
             inner.events.push_back(event);
+            inner.appended += 1;
         }
         let newest = inner.events.back().map_or(0, |event| event.revision().0);
         self.head.fetch_max(newest, Ordering::Release);
@@ -346,6 +352,7 @@ impl Window {
             bytes: inner.bytes.bytes(),
             archived: inner.archived.len(),
             oldest: archived.or_else(|| inner.events.front().map(|event| event.accepted_at.log)),
+            appended: inner.appended,
         }
     }
 

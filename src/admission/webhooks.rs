@@ -224,7 +224,11 @@ impl Webhooks {
             span.fail();
         }
         span.end_at(ended);
-        let seconds = ended.since(began).as_secs_f64();
+        let elapsed = ended.since(began);
+        if self.phase == Phase::Mutating {
+            subject.write.call.warnings.add_webhook_time(elapsed);
+        }
+        let seconds = elapsed.as_secs_f64();
         let operation = subject.operation;
         let labels = WebhookLabels { name: &hook.name, sort: self.phase.word(), operation };
         let metrics = &self.settings.metrics.hooks;
@@ -315,9 +319,12 @@ impl Webhooks {
         }
         let call_index = |index| CallIndex { round: 0, index };
         let calls = subjects.iter().enumerate();
+        let began = self.settings.clock.moment();
         let outcomes =
             join_all(calls.map(|(index, subject)| self.call_counted(subject, object, call_index(index))))
                 .await;
+        // They are called at the same time, so the slowest one counts.
+        write.call.warnings.add_webhook_time(self.settings.clock.elapsed(began));
         outcomes.into_iter().try_for_each(|outcome| outcome.map(drop))
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_api::custom::definition::{DefinedResources, digest, resources, store_named};
@@ -14,6 +15,7 @@ use pilothouse_apimachinery::schema::Registry;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_kinds::definition::status::{self, AcceptedNames};
+use pilothouse_types::clock::Clock;
 use pilothouse_types::object::{Revision, TypeName};
 
 use super::{Completion, Defined};
@@ -271,8 +273,10 @@ impl DefinitionSet {
         changed
     }
 
-    /// Makes the resources of definitions whose relevant parts have changed.
-    pub(super) fn build_resources(&mut self, registry: &Arc<Registry>) {
+    /// Makes the resources of definitions whose relevant parts have changed. Returns how long that took for each that has rules to
+    /// compile.
+    pub(super) fn build_resources(&mut self, registry: &Arc<Registry>, clock: &Clock) -> Vec<Duration> {
+        let mut compilations = Vec::new();
         for name in std::mem::take(&mut self.touched) {
             let Some(definition) = self.definitions.get_mut(&name) else { continue };
             let inputs = ResourceInputs::new(&definition.value);
@@ -288,6 +292,7 @@ impl DefinitionSet {
             let same_ordinals =
                 same_resource.and_then(|resource| Some(resource.custom.as_ref()?.ordinals.clone()));
             let (first_ordinal, next_ordinal) = (self.first_ordinal, &mut self.next_ordinal);
+            let began = clock.moment();
             let built = if status::is_true(&definition.value, status::ESTABLISHED) {
                 definition.openapi_schemas = published(&definition.value).into_iter().map(Arc::new).collect();
                 resources(&definition.value, registry, |count| {
@@ -297,6 +302,9 @@ impl DefinitionSet {
                 definition.openapi_schemas.clear();
                 DefinedResources::default()
             };
+            if built.served.iter().any(has_rules) {
+                compilations.push(clock.elapsed(began));
+            }
             definition.stored = built.stored;
             if definition.stored.is_some() {
                 self.new_types.insert(name.clone());
@@ -309,6 +317,7 @@ impl DefinitionSet {
             }
             self.count(&previous, &after);
         }
+        compilations
     }
 
     /// All defined resources, if they have changed since the last call. `written`: closed once the status of definitions is
@@ -412,6 +421,11 @@ impl ResourceInputs {
             is_terminating: status::is_true(definition, status::TERMINATING),
         }
     }
+}
+
+/// Whether objects of a resource are validated by rules.
+fn has_rules(resource: &Arc<Resource>) -> bool {
+    resource.custom.as_ref().is_some_and(|custom| custom.rules.is_some())
 }
 
 #[cfg(test)]

@@ -72,7 +72,10 @@ impl Reconciler {
         let is_first = definition_set.cursor.is_none();
         definition_set.cursor = Some(watch.snapshot.revision);
         let changed_names = definition_set.settle_names(&self.now());
-        definition_set.build_resources(&self.backend.objects.registry);
+        let Backend { objects, clock, loopback, .. } = &self.backend;
+        for elapsed in definition_set.build_resources(&objects.registry, clock) {
+            loopback.metrics.cel.count_compilation(elapsed);
+        }
         self.backend.definitions.mark_compiled(watch.snapshot.revision);
         if let Err(status) = self.add_types(definition_set).await {
             // Their status is still to be written.

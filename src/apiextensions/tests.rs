@@ -1,6 +1,7 @@
 //! The consequences and the cost of changes to definitions.
 
 use pilothouse_apimachinery::json;
+use pilothouse_types::clock::Clock;
 use tokio::sync::watch;
 
 use super::*;
@@ -22,7 +23,7 @@ fn registry() -> Arc<Registry> {
 /// One round over the changes. Returns the definitions to write.
 fn round(definition_set: &mut DefinitionSet, registry: &Arc<Registry>) -> (Vec<String>, Option<Defined>) {
     let changed = definition_set.settle_names("now");
-    definition_set.build_resources(registry);
+    definition_set.build_resources(registry, &Clock::system());
     (changed, definition_set.take_changes(watch::channel(()).1))
 }
 

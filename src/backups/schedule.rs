@@ -53,7 +53,10 @@ enum Failure {
 impl Schedule {
     /// Makes backups until the task is dropped. The first one comes at once if the newest in the folder is older than the interval.
     pub async fn run(self, backups: Arc<Backups>, clock: Clock, metrics: BackupMetrics) {
-        let age = newest(&self.directory).map(|newest| clock.now().since(newest));
+        let newest = newest(&self.directory);
+        metrics.interval.set(self.interval.as_secs_f64());
+        metrics.last_success.set(newest.map_or(0.0, Timestamp::fractional_seconds));
+        let age = newest.map(|newest| clock.now().since(newest));
         let first = age.map_or(Duration::ZERO, |age| self.interval.saturating_sub(age));
         tokio::time::sleep(first).await;
         let mut ticks = interval(self.interval);

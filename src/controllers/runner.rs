@@ -231,6 +231,7 @@ impl<K: WorkKey> Runner<K> {
         deps: RunnerDeps,
         ended: oneshot::Sender<()>,
     ) -> Addr<Runner<K>> {
+        deps.metrics.controllers.begin(name);
         let mut queue = Queue::new(controller.max_retry_delay());
         queue.set_now(deps.clock.moment());
         controller.initial_keys().into_iter().for_each(|key| queue.add(key));
@@ -262,8 +263,10 @@ impl<K: WorkKey> Runner<K> {
             let Some((key, waited)) = self.queue.next(now) else { break };
             self.deps.metrics.controllers.count_wait(self.name, waited.as_secs_f64());
             self.in_progress += 1;
+            let in_progress = self.deps.metrics.controllers.begin_work(self.name, now);
             let work = self.controller.clone().reconcile(key.clone());
             let work = work.into_actor(self).map(move |result, runner, ctx| {
+                drop(in_progress);
                 let outcome = result.unwrap_or_else(|status| Outcome::Retry(status.to_string()));
                 runner.finish_work(key, &outcome, now, ctx);
             });

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pilothouse_etcd_log::{Observer, Operation};
-use prometheus::{HistogramVec, IntCounterVec, IntGaugeVec};
+use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec};
 
 use super::SECONDS;
 use super::registration::{MetricRegistry, Result};
@@ -22,7 +22,6 @@ pub struct EtcdMetrics {
     requests: IntCounterVec,
     errors: IntCounterVec,
     events: IntCounterVec,
-    cached_events: IntCounterVec,
     progress: IntGaugeVec,
     decode_errors: IntCounterVec,
     lease_objects: HistogramVec,
@@ -36,27 +35,23 @@ impl EtcdMetrics {
         Ok(EtcdMetrics {
             durations: registry.histograms(
                 "etcd_request_duration_seconds",
-                "How long requests to etcd took, by operation and resource.",
+                "How long requests to etcd took, or writes to the file of this server, by operation and resource.",
                 &of_requests,
                 &SECONDS,
             )?,
             requests: registry.counters(
                 "etcd_requests_total",
-                "Requests to etcd, by operation and resource.",
+                "Requests to etcd, or writes to the file of this server, by operation and resource.",
                 &of_requests,
             )?,
             errors: registry.counters(
                 "etcd_request_errors_total",
-                "Requests to etcd that have failed, by operation and resource.",
+                "Requests to etcd, or writes to the file of this server, that have failed, by operation and resource.",
                 &of_requests,
             )?,
             events: counters(
                 "apiserver_storage_events_received_total",
                 "Changes of objects that arrived from etcd, by resource.",
-            )?,
-            cached_events: counters(
-                "apiserver_watch_cache_events_received_total",
-                "Changes of objects that the watch cache got, by resource.",
             )?,
             progress: registry.gauges(
                 "etcd_bookmark_counts",
@@ -81,12 +76,29 @@ impl EtcdMetrics {
         })
     }
 
+    /// The series of an operation about a resource.
+    pub(super) fn series(&self, operation: &str, resource: &str) -> StorageSeries {
+        let labels = [operation, resource];
+        StorageSeries {
+            durations: self.durations.with_label_values(&labels),
+            requests: self.requests.with_label_values(&labels),
+            errors: self.errors.clone(),
+        }
+    }
+
     /// What the members say of the sizes of their databases.
     pub fn set_member_bytes(&self, members: &[(String, Option<i64>)]) {
         for (endpoint, bytes) in members {
             self.member_bytes.with_label_values(&[endpoint]).set(bytes.unwrap_or(UNKNOWN));
         }
     }
+}
+
+/// The counters of one operation about one resource.
+pub(super) struct StorageSeries {
+    pub(super) durations: Histogram,
+    pub(super) requests: IntCounter,
+    pub(super) errors: IntCounterVec,
 }
 
 impl Observer for EtcdMetrics {
@@ -101,7 +113,6 @@ impl Observer for EtcdMetrics {
 
     fn events(&self, resource: &str, count: u64) {
         self.events.with_label_values(&[resource]).inc_by(count);
-        self.cached_events.with_label_values(&[resource]).inc_by(count);
     }
 
     fn progress(&self) {

@@ -13,18 +13,68 @@ const UNEXPECTED: &str = "unexpected";
 /// A metric that the reference hides.
 struct Hidden {
     name: &'static str,
-    /// The metric that has taken its place, with the same values.
-    successor: &'static str,
+    /// The metric that has taken its place, with the same values; none if it has values of its own.
+    successor: Option<Successor>,
     deprecated_since: &'static str,
     help: &'static str,
 }
 
-const HIDDEN: [Hidden; 1] = [Hidden {
-    name: "apiserver_request_slo_duration_seconds",
-    successor: "apiserver_request_sli_duration_seconds",
-    deprecated_since: "1.27.0",
-    help: "The same as apiserver_request_sli_duration_seconds.",
-}];
+/// What a hidden metric shows.
+struct Successor {
+    name: &'static str,
+    /// Only series with this label, which they lose.
+    part: Option<(&'static str, &'static str)>,
+}
+
+/// The successor with all its series.
+const fn whole(name: &'static str) -> Option<Successor> {
+    Some(Successor { name, part: None })
+}
+
+/// The reloads of the encryption configuration with this result.
+const fn reloads(status: &'static str) -> Option<Successor> {
+    let name = "apiserver_encryption_config_controller_automatic_reloads_total";
+    Some(Successor { name, part: Some(("status", status)) })
+}
+
+const HIDDEN: [Hidden; 6] = [
+    Hidden {
+        name: "apiserver_request_slo_duration_seconds",
+        successor: whole("apiserver_request_sli_duration_seconds"),
+        deprecated_since: "1.27.0",
+        help: "The same as apiserver_request_sli_duration_seconds.",
+    },
+    Hidden {
+        name: "apiserver_flowcontrol_request_concurrency_limit",
+        successor: whole("apiserver_flowcontrol_nominal_limit_seats"),
+        deprecated_since: "1.30.0",
+        help: "The same as apiserver_flowcontrol_nominal_limit_seats.",
+    },
+    Hidden {
+        name: "apiserver_flowcontrol_request_concurrency_in_use",
+        successor: whole("apiserver_flowcontrol_current_executing_seats"),
+        deprecated_since: "1.31.0",
+        help: "The same as apiserver_flowcontrol_current_executing_seats.",
+    },
+    Hidden {
+        name: "apiserver_encryption_config_controller_automatic_reload_success_total",
+        successor: reloads("success"),
+        deprecated_since: "1.30.0",
+        help: "Reloads of the encryption configuration that succeeded, by server.",
+    },
+    Hidden {
+        name: "apiserver_encryption_config_controller_automatic_reload_failures_total",
+        successor: reloads("failure"),
+        deprecated_since: "1.30.0",
+        help: "Reloads of the encryption configuration that failed, by server.",
+    },
+    Hidden {
+        name: "apiserver_storage_db_total_size_in_bytes",
+        successor: None,
+        deprecated_since: "1.28.0",
+        help: "",
+    },
+];
 
 /// The choice of an operator.
 #[derive(Clone, Debug, Default)]
@@ -55,15 +105,12 @@ impl Exposition {
     /// What is shown of these metrics.
     pub(super) fn apply(&self, mut families: Vec<MetricFamily>) -> Vec<MetricFamily> {
         if self.shows_hidden {
-            for Hidden { name, successor, deprecated_since, help } in HIDDEN {
-                let known = families.iter().find(|family| family.name() == successor).cloned();
-                families.extend(known.map(|mut family| {
-                    family.set_name(name.to_owned());
-                    let help = format!("(Deprecated since {deprecated_since}) {help}");
-                    family.set_help(stability::help(name, &help));
-                    family
-                }));
-            }
+            let shown: Vec<MetricFamily> =
+                HIDDEN.iter().filter_map(|hidden| hidden_family(hidden, &families)).collect();
+            families.extend(shown);
+        } else {
+            let is_hidden = |family: &MetricFamily| HIDDEN.iter().any(|hidden| hidden.name == family.name());
+            families.retain(|family| !is_hidden(family));
         }
         if !self.disabled.is_empty() {
             families.retain(|family| self.shows(family.name()));
@@ -78,6 +125,28 @@ impl Exposition {
         }
         families
     }
+}
+
+/// A hidden metric, made of the one that has taken its place.
+fn hidden_family(hidden: &Hidden, families: &[MetricFamily]) -> Option<MetricFamily> {
+    let Hidden { name, successor, deprecated_since, help } = hidden;
+    let successor = successor.as_ref()?;
+    let mut family = families.iter().find(|family| family.name() == successor.name)?.clone();
+    family.set_name((*name).to_owned());
+    let help = format!("(Deprecated since {deprecated_since}) {help}");
+    family.set_help(stability::help(name, &help));
+    if let Some((label, value)) = successor.part {
+        let mut metrics = family.take_metric();
+        let is_part = |pair: &LabelPair| pair.name() == label && pair.value() == value;
+        metrics.retain(|metric| metric.get_label().iter().any(is_part));
+        let without = |mut metric: Metric| {
+            let mut labels = metric.take_label();
+            labels.retain(|pair| pair.name() != label);
+            with_labels(metric, labels)
+        };
+        family.set_metric(metrics.into_iter().map(without).collect());
+    }
+    Some(family).filter(|family| !family.get_metric().is_empty())
 }
 
 /// The series with their allowed labels. Those that have become the same are one.
@@ -162,6 +231,36 @@ mod tests {
         let disabled = BTreeSet::from(["calls_total".to_owned()]);
         let text = text(&Exposition { disabled, ..Exposition::default() });
         assert!(!text.contains("calls_total") && text.contains("seconds_count"), "{text}");
+    }
+
+    #[test]
+    fn hidden_metrics_show_their_successors() {
+        let reloads = "apiserver_encryption_config_controller_automatic_reloads_total";
+        let registry = Registry::new();
+        let counters = IntCounterVec::new(Opts::new(reloads, "Reloads."), &["status", "server"]).unwrap();
+        registry.register(Box::new(counters.clone())).unwrap();
+        counters.with_label_values(&["success", "a"]).inc_by(3);
+        counters.with_label_values(&["failure", "a"]).inc_by(2);
+        let text = |shows_hidden| {
+            let exposition = Exposition { shows_hidden, ..Exposition::default() };
+            let mut text = Vec::new();
+            TextEncoder::new().encode(&exposition.apply(registry.gather()), &mut text).unwrap();
+            String::from_utf8(text).unwrap()
+        };
+        let prefix = "apiserver_encryption_config_controller_automatic_reload";
+        assert!(!text(false).contains(&format!("{prefix}_success_total")));
+        let shown = text(true);
+        for line in [
+            format!(r#"{prefix}_success_total{{server="a"}} 3"#),
+            format!(r#"{prefix}_failures_total{{server="a"}} 2"#),
+            format!(r#"{reloads}{{server="a",status="success"}} 3"#),
+        ] {
+            assert!(shown.contains(&line), "{line} in {shown}");
+        }
+        assert!(
+            shown.contains(&format!("{prefix}_success_total [ALPHA] (Deprecated since 1.30.0) ")),
+            "{shown}"
+        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage};
 use nix::sys::time::TimeVal;
 use pilothouse_api::release::Release;
 use pilothouse_types::clock::Timestamp;
-use prometheus::{Counter, IntGauge, Opts};
+use prometheus::{Counter, IntCounter, IntGauge, Opts};
 
 use super::registration::{MetricRegistry, Result};
 
@@ -17,6 +17,8 @@ pub(super) struct Process {
     address_space: IntGauge,
     processor_time: Counter,
     open_files: IntGauge,
+    received: IntCounter,
+    sent: IntCounter,
 }
 
 impl Process {
@@ -25,6 +27,12 @@ impl Process {
         let max_files = registry.gauge("process_max_fds", "How many files the process may have open.")?;
         let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or_default();
         max_files.set(i64::try_from(limit).unwrap_or(i64::MAX));
+        let max_space = registry.gauge(
+            "process_virtual_memory_max_bytes",
+            "How much address space the process may have, in bytes.",
+        )?;
+        let (limit, _) = getrlimit(Resource::RLIMIT_AS).unwrap_or_default();
+        max_space.set(i64::try_from(limit).unwrap_or(i64::MAX));
         Ok(Process {
             memory: registry.gauge("process_resident_memory_bytes", "Memory of the process, in bytes.")?,
             address_space: registry
@@ -34,6 +42,14 @@ impl Process {
                 "Processor time of the process, in user and system mode, in seconds.",
             )?,
             open_files: registry.gauge("process_open_fds", "How many files the process has open.")?,
+            received: registry.counter(
+                "process_network_receive_bytes_total",
+                "Bytes that the network interfaces received where the process runs.",
+            )?,
+            sent: registry.counter(
+                "process_network_transmit_bytes_total",
+                "Bytes that the network interfaces sent where the process runs.",
+            )?,
         })
     }
 
@@ -45,6 +61,10 @@ impl Process {
         // One of them is the listing itself.
         let open = fs::read_dir("/proc/self/fd").map_or(0, |files| files.count().saturating_sub(1));
         self.open_files.set(i64::try_from(open).unwrap_or(i64::MAX));
+        let interfaces = fs::read_to_string("/proc/self/net/dev").unwrap_or_default();
+        let (received, sent) = network_bytes(&interfaces);
+        self.received.inc_by(received.saturating_sub(self.received.get()));
+        self.sent.inc_by(sent.saturating_sub(self.sent.get()));
         if let Ok(used) = getrusage(UsageWho::RUSAGE_SELF) {
             let total = seconds(used.user_time()) + seconds(used.system_time());
             self.processor_time.inc_by((total - self.processor_time.get()).max(0.0));
@@ -89,6 +109,17 @@ fn field_bytes(status: &str, field: &str) -> Option<i64> {
     value.trim().strip_suffix("kB")?.trim_end().parse::<i64>().ok()?.checked_mul(1_024)
 }
 
+/// The bytes that all interfaces have received and sent. Each has a line with its name and sixteen numbers.
+fn network_bytes(interfaces: &str) -> (u64, u64) {
+    let (mut received, mut sent) = (0_u64, 0_u64);
+    for (_, numbers) in interfaces.lines().filter_map(|line| line.split_once(':')) {
+        let mut numbers = numbers.split_whitespace().map(|number| number.parse().unwrap_or(0));
+        received = received.saturating_add(numbers.next().unwrap_or(0));
+        sent = sent.saturating_add(numbers.nth(7).unwrap_or(0));
+    }
+    (received, sent)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -99,5 +130,13 @@ mod tests {
         let status = "Name:\tpilothouse\nVmHWM:\t   99999 kB\nVmRSS:\t   51234 kB\nRssAnon:\t 1 kB\n";
         assert_eq!(resident_bytes(status), Some(51_234 * 1_024));
         assert_eq!((resident_bytes(""), resident_bytes("VmRSS:\tmany kB")), (None, None));
+    }
+
+    #[test]
+    fn network_bytes_are_those_of_all_interfaces() {
+        let interfaces = "Inter-|   Receive  |  Transmit\n face |bytes packets errs|bytes packets\n    lo:     100 1 0 0 0 0 0 0      70 1 0 0 0 0 0 0\n  \
+                          eth0: 2000 9 0 0 0 0 0 0 30 4 0 0 0 0 0 0\n";
+        assert_eq!(network_bytes(interfaces), (2_100, 100));
+        assert_eq!(network_bytes(""), (0, 0));
     }
 }

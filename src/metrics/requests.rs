@@ -25,6 +25,9 @@ const SIZES: [f64; 7] = [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
 /// The buckets of durations of filters, in seconds; the reference's.
 const FILTER_SECONDS: [f64; 13] = [1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 5.0, 10.0, 15.0, 30.0];
 
+/// The buckets of sizes of bodies of requests, in bytes: their number, the first and the step; the reference's.
+const BODY_BUCKETS: (f64, f64, usize) = (50_000.0, 100_000.0, 31);
+
 /// A part of the way of a request to its handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Filter {
@@ -62,6 +65,8 @@ pub struct RequestMetrics {
     durations: HistogramVec,
     sli_durations: HistogramVec,
     sizes: HistogramVec,
+    bodies: HistogramVec,
+    own: IntCounterVec,
     terminations: IntCounterVec,
     aborts: IntCounterVec,
     /// One for each filter, in their order.
@@ -86,7 +91,7 @@ impl RequestMetrics {
         Ok(RequestMetrics {
             sli_durations: registry.histograms(
                 "apiserver_request_sli_duration_seconds",
-                "How long requests took without their time in the queues of this server, by verb, group, version, resource, subresource, scope and component.",
+                "How long requests took without their time in the queues of this server and in webhooks, by verb, group, version, resource, subresource, scope and component.",
                 &without_dry_run,
                 &SLI_SECONDS,
             )?,
@@ -95,6 +100,17 @@ impl RequestMetrics {
                 "Sizes of responses to reads, in bytes, by verb, group, version, resource, subresource, scope and component.",
                 &without_dry_run,
                 &SIZES,
+            )?,
+            bodies: registry.histograms(
+                "apiserver_request_body_size_bytes",
+                "Sizes of the bodies of requests, in bytes, by resource and verb.",
+                &["resource", "verb"],
+                &prometheus::linear_buckets(BODY_BUCKETS.0, BODY_BUCKETS.1, BODY_BUCKETS.2)?,
+            )?,
+            own: registry.counters(
+                "apiserver_selfrequest_total",
+                "Requests of the server to itself, by verb, resource and subresource.",
+                &["verb", "resource", "subresource"],
             )?,
             terminations: registry.counters(
                 "apiserver_request_terminations_total",
@@ -141,6 +157,16 @@ impl RequestMetrics {
 }
 
 impl RequestMetrics {
+    /// Counts a request of the server to itself.
+    pub fn count_own(&self, request: &Request<'_>) {
+        let (resource, part) = match &request.target {
+            Target::Resource(path_info) => (path_info.resource, path_info.subresource),
+            Target::NonResource(_) => ("", ""),
+        };
+        let verb = verb_word(request.verb, false);
+        self.own.with_label_values(&[verb.as_str(), resource, part]).inc();
+    }
+
     /// Counts how long a request was in a filter.
     pub fn note_filter(&self, filter: Filter, time: Duration) {
         if let Some(histogram) = self.filters.get(filter as usize) {
@@ -186,6 +212,8 @@ struct Series {
     durations: Option<Durations>,
     /// Only reads have one.
     size: Option<Histogram>,
+    /// Only requests for resources have one that may have a body.
+    body: Option<Histogram>,
 }
 
 /// The durations of one class of requests.
@@ -216,8 +244,10 @@ pub struct Sample {
     is_long: Cell<bool>,
     /// Whether the server has ended it in its own defence.
     is_terminated: Cell<bool>,
-    /// The time that does not count for the SLI: in queues.
+    /// The time that does not count for the SLI: in queues and webhooks.
     excluded: Cell<Duration>,
+    /// The size of its body, if it was read.
+    body_bytes: Cell<Option<usize>>,
 }
 
 impl Sample {
@@ -229,7 +259,13 @@ impl Sample {
             is_long: Cell::new(false),
             is_terminated: Cell::new(false),
             excluded: Cell::new(Duration::ZERO),
+            body_bytes: Cell::new(None),
         }
+    }
+
+    /// The body of the request was read.
+    pub fn note_body(&self, bytes: usize) {
+        self.body_bytes.set(Some(bytes));
     }
 
     /// The server ends the request in its own defence.
@@ -237,7 +273,7 @@ impl Sample {
         self.is_terminated.set(true);
     }
 
-    /// The request has waited so long in a queue.
+    /// The request has waited so long in a queue, or for webhooks.
     pub fn exclude(&self, time: Duration) {
         self.excluded.set(self.excluded.get().saturating_add(time));
     }
@@ -300,10 +336,10 @@ pub fn scope(path_info: &ResourcePath<'_>, verb: Verb) -> &'static str {
 }
 
 /// The verb as the metrics name it.
-fn verb_label(class: &RequestClass) -> String {
-    match class.verb {
+fn verb_word(verb: Verb, is_apply: bool) -> String {
+    match verb {
         Verb::Create => "POST".to_owned(),
-        Verb::Patch if class.is_apply => "APPLY".to_owned(),
+        Verb::Patch if is_apply => "APPLY".to_owned(),
         Verb::DeleteCollection => "DELETE".to_owned(),
         Verb::Update => "PUT".to_owned(),
         Verb::Proxy => "CONNECT".to_owned(),
@@ -358,6 +394,11 @@ impl Meter {
         if let (Some(sizes), Some(size)) = (&series.size, size) {
             sizes.observe(size as f64);
         }
+        if let Some(bodies) = &series.body
+            && let Some(bytes) = sample.body_bytes.get()
+        {
+            bodies.observe(bytes as f64);
+        }
     }
 
     fn count_termination(&self, class: &RequestClass, resource: Option<&Resource>) {
@@ -389,7 +430,22 @@ impl Meter {
         });
         let is_read = matches!(class.verb, Verb::Get | Verb::List);
         let size = is_read.then(|| requests.sizes.with_label_values(&without_dry_run));
-        Series { resource: resource.map(Arc::downgrade), count, durations, size }
+        let body = resource.zip(body_verb(class.verb)).map(|(resource, verb)| {
+            requests.bodies.with_label_values(&[resource.name().to_string().as_str(), verb])
+        });
+        Series { resource: resource.map(Arc::downgrade), count, durations, size, body }
+    }
+}
+
+/// The verb of a request with a body, as the metric of bodies names it.
+fn body_verb(verb: Verb) -> Option<&'static str> {
+    match verb {
+        Verb::Create => Some("create"),
+        Verb::Update => Some("update"),
+        Verb::Patch => Some("patch"),
+        Verb::Delete => Some("delete"),
+        Verb::DeleteCollection => Some("delete_collection"),
+        _ => None,
     }
 }
 
@@ -418,7 +474,7 @@ impl<'a> Labels<'a> {
         // The reference sets no component label for health checks.
         let component = if ["/healthz", "/livez", "/readyz"].contains(&part) { "" } else { COMPONENT };
         let dry_run = if class.dry_run { "All" } else { "" };
-        let (verb, scope) = (verb_label(class), class.scope);
+        let (verb, scope) = (verb_word(class.verb, class.is_apply), class.scope);
         Labels { verb, dry_run, group, version, plural, part, scope, component }
     }
 
@@ -434,137 +490,4 @@ impl<'a> Labels<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use pilothouse_api::catalog::build::Builtin;
-    use pilothouse_api::catalog::runtime_config::RuntimeConfig;
-    use pilothouse_apimachinery::query::Query;
-    use pilothouse_types::clock::Timestamp;
-
-    use super::*;
-
-    fn scrape(paths: &[(&str, &str, u16)]) -> String {
-        let metrics = Arc::new(Metrics::new(Timestamp(1_500_000)).unwrap());
-        let meter = Meter::new(metrics.clone());
-        let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
-        for (method, path, code) in paths {
-            let sample = Sample::begin(Moment::default());
-            let query = Query::parse("");
-            let request = Request::parse(method, path, &query).unwrap();
-            let resource = match &request.target {
-                Target::Resource(path_info) => catalog.resource_at(path_info),
-                Target::NonResource(_) => None,
-            };
-            sample.note(&request, resource, RequestOptions { dry_run: false, is_apply: *method == "PATCH" });
-            meter.end(&sample, Moment::default().plus(Duration::from_millis(30)), *code, Some(1_500));
-        }
-        metrics.count_mismatches(2);
-        String::from_utf8(metrics.text().unwrap()).unwrap()
-    }
-
-    #[test]
-    fn requests_are_counted_by_verb_resource_and_code() {
-        let text = scrape(&[
-            ("GET", "/api/v1/namespaces/n/pods/p", 200),
-            ("GET", "/api/v1/namespaces/n/pods/q", 200),
-            ("GET", "/api/v1/namespaces/n/pods", 410),
-            ("POST", "/api/v1/namespaces/n/pods", 201),
-            ("PUT", "/apis/apps/v1/namespaces/n/deployments/d/status", 200),
-            ("GET", "/api/v1/namespaces/n/endpoints/e", 200),
-            ("GET", "/livez/ping", 200),
-            ("GET", "/apis", 200),
-            ("GET", "/openapi/v3/api/v1", 200),
-            ("PATCH", "/api/v1/namespaces/n/pods/p", 200),
-            ("DELETE", "/api/v1/namespaces/n/pods", 200),
-        ]);
-        let expected = [
-            r#"subresource="apis",verb="GET""#,
-            r#"subresource="openapi/v3",verb="GET""#,
-            r#"scope="resource",subresource="",verb="APPLY""#,
-            r#"scope="namespace",subresource="",verb="DELETE""#,
-            r#"apiserver_request_total{code="200",component="apiserver",dry_run="",group="",resource="pods",scope="resource",subresource="",verb="GET",version="v1"} 2"#,
-            r#"apiserver_request_total{code="410",component="apiserver",dry_run="",group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1"} 1"#,
-            r#"apiserver_request_total{code="201",component="apiserver",dry_run="",group="",resource="pods",scope="resource",subresource="",verb="POST",version="v1"} 1"#,
-            r#"group="apps",resource="deployments",scope="resource",subresource="status",verb="PUT",version="v1"} 1"#,
-            r#"resource="",scope="",subresource="/livez",verb="GET",version=""} 1"#,
-            r#"apiserver_requested_deprecated_apis{group="",removed_release="",resource="endpoints",subresource="",version="v1"} 1"#,
-            r#"verb="GET",version="v1",le="0.05"} 2"#,
-            "declarative_validation_mismatch_total 2",
-            "process_start_time_seconds 1.5",
-            r#"apiserver_response_sizes_bucket{component="apiserver",group="",resource="pods",scope="resource",subresource="",verb="GET",version="v1",le="10000"} 2"#,
-            r#"apiserver_request_sli_duration_seconds_count{component="apiserver",group="",resource="pods",scope="resource",subresource="",verb="POST",version="v1"} 1"#,
-        ];
-        for expected in expected {
-            assert!(text.contains(expected), "{expected}\n{text}");
-        }
-    }
-
-    #[test]
-    fn ended_and_abandoned_requests_have_counters_of_their_own() {
-        let metrics = Arc::new(Metrics::new(Timestamp(0)).unwrap());
-        let meter = Meter::new(metrics.clone());
-        let catalog = Builtin::load().unwrap().serve(&RuntimeConfig::default()).unwrap();
-        let sample = || {
-            let query = Query::parse("");
-            let request = Request::parse("GET", "/api/v1/namespaces/n/pods", &query).unwrap();
-            let Target::Resource(path_info) = &request.target else { panic!() };
-            let sample = Sample::begin(Moment::default());
-            sample.note(&request, catalog.resource_at(path_info), RequestOptions::default());
-            sample
-        };
-        let terminated = sample();
-        terminated.terminate();
-        terminated.exclude(Duration::from_secs(2));
-        meter.end(&terminated, Moment::default().plus(Duration::from_secs(3)), 429, Some(10));
-        meter.abort(&sample());
-        metrics.requests.note_filter(Filter::Queue, Duration::from_secs(2));
-        let text = String::from_utf8(metrics.text().unwrap()).unwrap();
-        let class = r#"group="",resource="pods",scope="namespace",subresource="",verb="LIST",version="v1""#;
-        for expected in [
-            format!(r#"apiserver_request_terminations_total{{code="429",component="apiserver",{class}}} 1"#),
-            format!(r#"apiserver_request_aborts_total{{{class}}} 1"#),
-            format!(r#"apiserver_request_sli_duration_seconds_sum{{component="apiserver",{class}}} 1"#),
-            format!(
-                r#"apiserver_request_duration_seconds_sum{{component="apiserver",dry_run="",{class}}} 3"#
-            ),
-            r#"apiserver_request_filter_duration_seconds_count{filter="priorityandfairness"} 1"#.to_owned(),
-        ] {
-            assert!(text.contains(&expected), "{expected}\n{text}");
-        }
-        assert!(!text.contains(r#"apiserver_request_total{code="200""#), "{text}");
-    }
-
-    #[test]
-    fn unauthorized_requests_are_not_counted() {
-        let metrics = Arc::new(Metrics::new(Timestamp(0)).unwrap());
-        let meter = Meter::new(metrics.clone());
-        meter.end(
-            &Sample::begin(Moment::default()),
-            Moment::default().plus(Duration::from_micros(1)),
-            401,
-            None,
-        );
-        let sample = Sample::begin(Moment::default());
-        sample.note(
-            &Request::parse("GET", "/version", &Query::parse("")).unwrap(),
-            None,
-            RequestOptions::default(),
-        );
-        sample.forget();
-        meter.end(&sample, Moment::default().plus(Duration::from_micros(1)), 403, None);
-        let text = String::from_utf8(metrics.text().unwrap()).unwrap();
-        assert!(!text.contains("apiserver_request_total{"), "{text}");
-    }
-
-    #[test]
-    fn unknown_resources_and_paths_add_no_series() {
-        let text = scrape(&[
-            ("GET", "/apis/made.up/v1/namespaces/n/things/t", 404),
-            ("GET", "/apis/made.up/v1/namespaces/n/others/t", 404),
-            ("GET", "/api/v1/namespaces/n/pods/p/nothing", 404),
-            ("GET", "/some/page", 404),
-        ]);
-        assert!(!text.contains("made.up") && !text.contains("things") && !text.contains("nothing"), "{text}");
-        let lines = text.lines().filter(|line| line.starts_with("apiserver_request_total{"));
-        assert_eq!(lines.count(), 2, "{text}");
-    }
-}
+mod tests;

@@ -36,7 +36,7 @@ impl Objects {
         if let Some(custom) = &call.resource().custom {
             let evaluated = call
                 .work()
-                .metered(|| check_schema(custom, call.subresource(), new, old, handwritten_result));
+                .metered(|| self.check_schema(custom, call.subresource(), new, old, handwritten_result));
             // The work limit was exceeded: the call is repeated on another thread, and this result is dropped.
             let Ok((warnings, errors)) = evaluated else { return Err(ErrorList::new()) };
             if errors.is_empty() {
@@ -78,6 +78,32 @@ impl Objects {
         self.validation.metrics.count_mismatches(result.mismatches.len() as u64);
         if result.errors.is_empty() { Ok(warnings) } else { Err(result.errors) }
     }
+
+    /// Validates a custom resource against its schema as well.
+    fn check_schema(
+        &self,
+        custom: &CustomResource,
+        subresource: &str,
+        new: &Value,
+        old: Option<&Value>,
+        result: Result<WarningList, ErrorList>,
+    ) -> (WarningList, ErrorList) {
+        let (mut warnings, mut errors) = match result {
+            Ok(warnings) => (warnings, ErrorList::new()),
+            Err(errors) => (WarningList::new(), errors),
+        };
+        match old {
+            None => custom.check_new(new, &mut errors),
+            Some(old) if subresource == "status" => custom.check_status(new, old, &mut errors),
+            Some(old) => custom.check_change(new, old, &mut errors),
+        }
+        if custom.rules.is_some() {
+            let began = self.clock.moment();
+            custom.check_rules(new, old, &mut errors, &mut warnings);
+            self.validation.metrics.cel.count_evaluation(self.clock.elapsed(began));
+        }
+        (warnings, errors)
+    }
 }
 
 /// The kind whose signature is verified here.
@@ -91,24 +117,4 @@ fn with_signature(request: &Value, result: Result<WarningList, ErrorList>) -> Re
     };
     let errors = csr_signature::check(request, errors);
     if errors.is_empty() { Ok(warnings) } else { Err(errors) }
-}
-
-/// Validates a custom resource against its schema as well.
-fn check_schema(
-    custom: &CustomResource,
-    subresource: &str,
-    new: &Value,
-    old: Option<&Value>,
-    result: Result<WarningList, ErrorList>,
-) -> (WarningList, ErrorList) {
-    let (mut warnings, mut errors) = match result {
-        Ok(warnings) => (warnings, ErrorList::new()),
-        Err(errors) => (WarningList::new(), errors),
-    };
-    match old {
-        None => custom.check_new(new, &mut errors, &mut warnings),
-        Some(old) if subresource == "status" => custom.check_status(new, old, &mut errors, &mut warnings),
-        Some(old) => custom.check_change(new, old, &mut errors, &mut warnings),
-    }
-    (warnings, errors)
 }

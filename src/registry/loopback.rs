@@ -142,6 +142,7 @@ impl Loopback {
     /// Audits a request of the server itself that calls no verb. It is not authorized: the server may do everything.
     pub async fn audit(&self, request: &LoopbackRequest<'_>) -> Result<AdmittedRequest> {
         let parsed = Request::parse(request.method, request.path, &Query::parse(request.query))?;
+        self.metrics.requests.count_own(&parsed);
         let trail = self.begin_trail(request, &parsed).await?;
         if let Some(trail) = &trail {
             trail.annotate(DECISION, "allow".to_owned());
@@ -156,6 +157,9 @@ impl Backend {
     pub async fn admit(&self, request: &LoopbackRequest<'_>) -> Result<AdmittedRequest> {
         let loopback = &*self.loopback;
         let parsed = Request::parse(request.method, request.path, &Query::parse(request.query))?;
+        if request.user.name == API_SERVER_USER {
+            loopback.metrics.requests.count_own(&parsed);
+        }
         let trail = loopback.begin_trail(request, &parsed).await?;
         let action = Arc::new(action(&parsed));
         let decided = self

@@ -11,6 +11,7 @@ pub mod address_records;
 mod allocate;
 mod claim;
 pub mod node_ports;
+mod range_use;
 pub mod record_repair;
 pub mod repair;
 #[cfg(test)]
@@ -43,6 +44,7 @@ use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Key, Object, TypeName};
 
 use crate::limits::RELEASE_ATTEMPTS;
+use crate::metrics::Metrics;
 use crate::pki::random;
 
 use self::address_records::AddressRecord;
@@ -78,6 +80,8 @@ pub struct Services {
     address_records: Arc<[AddressRecord]>,
     /// The node port range as messages print it.
     port_range: String,
+    /// Counts allocations, if anybody does.
+    metrics: Option<Arc<Metrics>>,
 }
 
 /// The addresses and ports of a stored Service.
@@ -101,7 +105,13 @@ impl Services {
         port_range: String,
     ) -> Services {
         let address_records = Arc::default();
-        Services { stores, registry, clock, ports, ranges, address_records, port_range }
+        Services { stores, registry, clock, ports, ranges, address_records, port_range, metrics: None }
+    }
+
+    /// Counts its allocations.
+    #[must_use]
+    pub fn with_metrics(self, metrics: Arc<Metrics>) -> Services {
+        Services { metrics: Some(metrics), ..self }
     }
 
     /// Keeps records of its ranges that other servers read.

@@ -16,6 +16,7 @@ use pilothouse_actors::store::{
     AdvanceRevision, Create, Freshness, Get, GetSettled, OpenWatch, Position, Remove, Replace, Store,
     TakeSnapshot,
 };
+use pilothouse_types::clock::Moment;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Draft, Key, Object, Revision, StoredDraft, TypeName};
 use pilothouse_types::trace::OpenSpan;
@@ -23,6 +24,7 @@ use pilothouse_types::trace::span::Attribute;
 use tokio::time::timeout;
 
 use crate::limits::TURN_TIMEOUT;
+use crate::metrics::storage::{WriteMeter, WriteOperation};
 
 /// The result of a store command.
 pub type StoreResult<T> = Result<T, StoreError>;
@@ -33,13 +35,21 @@ pub struct Stores {
     encryption: Arc<dyn Encryption>,
     /// Cached addresses. A store lives as long as the server, unless its type is removed.
     addresses: RefCell<HashMap<TypeName, Addr<Store>>>,
+    /// Counts writes, if anybody does.
+    meter: Option<WriteMeter>,
 }
 
 impl Stores {
     /// Access to the stores of this storage.
     pub fn new(storage: &Storage) -> Stores {
         let (directory, encryption) = (storage.directory.clone(), Arc::clone(&storage.encryption));
-        Stores { directory, encryption, addresses: RefCell::default() }
+        Stores { directory, encryption, addresses: RefCell::default(), meter: None }
+    }
+
+    /// The same, with writes that are counted.
+    #[must_use]
+    pub fn with_meter(self, meter: Option<WriteMeter>) -> Stores {
+        Stores { meter, ..self }
     }
 
     /// Whether the stored form of an object has the encryption that it would get if it were written now.
@@ -94,8 +104,11 @@ impl Stores {
         permit: &Permit,
     ) -> StoreResult<Arc<Object>> {
         let stored = self.encrypt(type_name, &draft)?;
+        let began = self.meter.as_ref().map(WriteMeter::now);
         let (_step, permit) = begin_step(permit, "Create in store", type_name, Some(&draft.key));
-        self.send(type_name, Create { draft, stored, permit }).await
+        let written = self.send(type_name, Create { draft, stored, permit }).await;
+        self.count(WriteOperation::Create, type_name, began, &written);
+        written
     }
 
     /// Replaces an object if its revision is still the expected one.
@@ -119,9 +132,11 @@ impl Stores {
         turn: Option<WriteTurn>,
     ) -> StoreResult<Arc<Object>> {
         let stored = self.encrypt(type_name, &draft)?;
+        let began = self.meter.as_ref().map(WriteMeter::now);
         let (_step, permit) = begin_step(permit, "Replace in store", type_name, Some(&draft.key));
-        let command = Replace { draft, stored, expected, permit, turn };
-        self.send(type_name, command).await
+        let written = self.send(type_name, Replace { draft, stored, expected, permit, turn }).await;
+        self.count(WriteOperation::Update, type_name, began, &written);
+        written
     }
 
     /// Removes an object if its revision is still the expected one.
@@ -132,8 +147,24 @@ impl Stores {
         expected: Revision,
         permit: &Permit,
     ) -> StoreResult<Arc<Object>> {
+        let began = self.meter.as_ref().map(WriteMeter::now);
         let (_step, permit) = begin_step(permit, "Remove from store", type_name, Some(&key));
-        self.send(type_name, Remove { key, expected, permit }).await
+        let written = self.send(type_name, Remove { key, expected, permit }).await;
+        self.count(WriteOperation::Delete, type_name, began, &written);
+        written
+    }
+
+    /// Counts a write. After it, so that its future stays as small as it is.
+    fn count<T>(
+        &self,
+        operation: WriteOperation,
+        type_name: &TypeName,
+        began: Option<Moment>,
+        written: &StoreResult<T>,
+    ) {
+        if let (Some(meter), Some(began)) = (&self.meter, began) {
+            meter.count(operation, type_name, began, written);
+        }
     }
 
     /// The object with this key, after all writes of it that were sent before.

@@ -79,6 +79,7 @@ use crate::live_index::LiveIndexes;
 use crate::metrics::Metrics;
 use crate::metrics::exposition::Exposition;
 use crate::metrics::requests::Meter;
+use crate::metrics::storage::WriteMeter;
 use crate::peers::OwnRecord;
 use crate::pki::Pki;
 use crate::registry::authorization::Access;
@@ -161,6 +162,7 @@ async fn parts(
     let registry = Arc::new(Registry::builtin().map_err(|error| StartError::part(BUILTIN)(&error))?);
     let catalog = shared_state::catalog(config)?;
     let metrics = metrics(context, &gates)?;
+    context.pool.observe(Arc::new(metrics.outgoing.clone()));
     let memory = MemoryBudgets::new(&config.limits, &context.clock)?;
     memory.observe()?;
     context.connections.set_memory_budget(memory.connections.clone());
@@ -267,6 +269,7 @@ fn worker(parts: &ServerParts) -> Worker {
         watching: watch_deps(parts),
         shared: parts.shared.clone(),
         meter: Meter::new(parts.shared.metrics.clone()),
+        services: services(parts),
         refusals: Throttle::default(),
     }
 }
@@ -295,7 +298,8 @@ fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {
             clock: parts.context.clock.clone(),
             encodings: parts.memory.encodings.clone(),
         },
-        stores: Stores::new(&parts.storage),
+        stores: Stores::new(&parts.storage)
+            .with_meter(WriteMeter::new(&parts.shared.metrics, &parts.context.clock)),
         health: parts.storage.health.clone(),
         admission: admission::chain(&parts.admission),
         deletions: DeletionSettings {

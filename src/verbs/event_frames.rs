@@ -17,7 +17,7 @@ use pilothouse_apimachinery::codec::{cbor, encode_document, protobuf};
 use pilothouse_apimachinery::media::Encoding;
 use pilothouse_apimachinery::response_format::{Representation, ResponseFormat};
 use pilothouse_apimachinery::status::Status;
-use pilothouse_types::clock::Timestamp;
+use pilothouse_types::clock::{Moment, Timestamp};
 use pilothouse_types::filter::Filter;
 use pilothouse_types::object::{Object, Revision, Variant};
 
@@ -77,6 +77,8 @@ pub(super) struct EventFrames {
     pub(super) converted_fields: Option<ConvertedFields>,
     /// Counts this watch and its events in metrics.
     pub(super) metrics: OpenWatch,
+    /// When the watch began.
+    pub(super) began: Moment,
     /// Counts this watch for the estimated cost of writes.
     pub(super) _watcher: Option<Watcher>,
 }
@@ -192,11 +194,23 @@ impl EventEncoder for EventFrames {
         })
     }
 
-    fn on_frame_queued(&self) {
+    fn on_frame_queued(&self, bytes: usize) {
         self.columns.set(print::describes_every_event(&self.resource));
+        self.metrics.count_event(bytes);
+    }
+
+    fn on_initial_queued(&self, objects: u64) {
+        self.metrics.count_initial(objects);
+    }
+
+    fn on_cut(&self) {
+        self.metrics.count_terminated();
     }
 
     fn bookmark_frame(&self, revision: Revision, initial_end: bool) -> Bytes {
+        if initial_end {
+            self.metrics.count_list(self.backend.clock.elapsed(self.began));
+        }
         match self.backend.objects.bookmark(
             &self.resource,
             self.response_format,
@@ -251,9 +265,9 @@ impl EventEncoder for EventFrames {
         self.error(&Status::watch_expired(cursor.0, floor.0))
     }
 
-    fn on_events_queued(&self, events: usize, oldest: Timestamp) {
+    fn on_events_queued(&self, oldest: Timestamp) {
         self.converted.borrow_mut().clear();
-        self.metrics.count_delivered(events, oldest, self.backend.clock.now());
+        self.metrics.count_delivered(oldest, self.backend.clock.now());
     }
 
     fn unreadable_frame(&self, object: &Object, is_gone: bool) -> Bytes {

@@ -17,6 +17,7 @@ use pilothouse_types::memory::{OutOfMemory, Reservation};
 use pilothouse_types::object::Revision;
 
 use crate::limits::LIST_BYTES;
+use crate::metrics::lists::ListSource;
 
 use super::converted_selection;
 use super::listing::Listing;
@@ -33,7 +34,7 @@ pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> VerbResult {
     let options = ListOptions::parse(call.query)?;
     options.validate(false)?;
     let filter = filter(call, &options)?;
-    let position = open(backend, call, list_freshness(&options)?).await?;
+    let position = open_counted(backend, call, list_freshness(&options)?).await?;
     let ListState { snapshot, start, mut reservations } =
         choose_state(backend, call, &options, &position).await?;
     let candidates =
@@ -42,6 +43,10 @@ pub async fn list(backend: &Rc<Backend>, call: &Call<'_>) -> VerbResult {
     let page = select_page(&candidates, &filter, start, page_limit(&options)).await;
     page.check(call.group_resource())?;
     let revision = snapshot.revision;
+    let source =
+        if revision < position.snapshot.revision { ListSource::History } else { ListSource::Present };
+    let metrics = &backend.loopback.metrics.lists;
+    metrics.count(source, call.resource(), page.scanned, page.items.len());
     if page.next.is_some() && revision == position.snapshot.revision {
         // Keeps this snapshot for the next chunk. An older state is already kept where it was restored, if it is small enough.
         position.window.checkpoints().keep(snapshot, Origin::Window);
@@ -72,6 +77,20 @@ pub(super) fn freshness(requested: Option<u64>) -> Freshness {
         Some(0) => Freshness::Seen,
         Some(revision) => Freshness::AtLeast(Revision(revision)),
     }
+}
+
+/// [`open`] for a list, whose metrics tell how long it waited for a state that is recent enough.
+async fn open_counted(backend: &Backend, call: &Call<'_>, freshness: Freshness) -> Result<Position> {
+    let (clock, metrics) = (&backend.clock, &backend.loopback.metrics.lists);
+    let began = clock.moment();
+    let opened = open(backend, call, freshness).await;
+    if freshness != Freshness::Seen {
+        metrics.count_wait(call.resource(), clock.elapsed(began));
+    }
+    if freshness == Freshness::Latest {
+        metrics.count_consistent(call.resource(), opened.is_ok());
+    }
+    opened
 }
 
 /// A snapshot of the resource that is recent enough, and its history.

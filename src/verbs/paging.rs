@@ -189,6 +189,8 @@ pub struct Page {
     pub remaining: usize,
     /// Corrupt objects of this chunk. It is unknown whether they match.
     pub unreadable: Vec<Arc<Object>>,
+    /// How many objects were looked at.
+    pub scanned: usize,
 }
 
 impl Page {
@@ -242,8 +244,7 @@ pub async fn select_page(snapshot: &Snapshot, filter: &Filter, start: Start, lim
     let start_key = start.key(namespace);
     let mut objects =
         snapshot.scan(namespace, start_key.as_deref().map_or(Bound::Unbounded, Bound::Included));
-    let mut page = Page { items: Vec::new(), next: None, remaining: 0, unreadable: Vec::new() };
-    let mut scanned = 0_usize;
+    let mut page = Page { items: Vec::new(), next: None, remaining: 0, unreadable: Vec::new(), scanned: 0 };
     let mut turn = YieldEvery::new(OBJECTS_PER_TURN);
     while limit.is_none_or(|limit| page.items.len() < limit) {
         let Some(object) = objects.next() else { return page };
@@ -252,7 +253,7 @@ pub async fn select_page(snapshot: &Snapshot, filter: &Filter, start: Start, lim
         } else if filter.matches(object) {
             page.items.push(object.clone());
         }
-        scanned += 1;
+        page.scanned += 1;
         turn.worked(1).await;
     }
     // The following objects are not matched, so the last chunk may be empty. With a selector their number is not reported, so it
@@ -260,7 +261,7 @@ pub async fn select_page(snapshot: &Snapshot, filter: &Filter, start: Start, lim
     let Some(_) = objects.next() else { return page };
     page.remaining = match start
         .remaining_hint
-        .and_then(|remaining_hint| remaining_hint.checked_sub(scanned))
+        .and_then(|remaining_hint| remaining_hint.checked_sub(page.scanned))
         .filter(|remaining_hint| *remaining_hint > 0)
     {
         _ if filter.is_selective() => 1,

@@ -51,7 +51,8 @@ pub async fn watch(
         converted: Rc::default(),
         filter: filter.clone(),
         converted_fields,
-        metrics: deps.metrics.watch(call.resource(), metric_scope(call)),
+        metrics: deps.meter.open(call.resource(), metric_scope(call)),
+        began: backend.clock.moment(),
         _watcher: (!is_limited_to_one_node(&filter)).then(|| {
             let name = filter.name.as_deref().unwrap_or_default();
             backend.load.watch(&call.stored().store, call.namespace(), name)

@@ -13,6 +13,7 @@ mod flows;
 mod lifecycle;
 mod metrics;
 mod migration;
+mod monitoring;
 mod object_streams;
 mod process;
 mod regression;

@@ -319,6 +319,7 @@ fn metrics_have_classes_and_can_be_disabled_and_bounded() {
         "# HELP apiserver_flowcontrol_nominal_limit_seats [BETA] ",
         "# HELP apiserver_storage_size_bytes [STABLE] ",
         "# HELP apiserver_request_slo_duration_seconds [ALPHA] (Deprecated since 1.27.0) ",
+        "# HELP apiserver_flowcontrol_request_concurrency_limit [ALPHA] (Deprecated since 1.30.0) ",
         "# HELP pilothouse_watch_lag_seconds The ",
     ] {
         assert!(page.contains(help), "{help} in\n{page}");
@@ -338,5 +339,5 @@ fn metrics_have_classes_and_can_be_disabled_and_bounded() {
 
     let shown = metrics_page(&mut Server::with_flags(&["--engine=memory"]).admin());
     assert!(shown.contains("kubernetes_feature_enabled{") && !shown.contains("slo_duration"), "{shown}");
-    assert_eq!(series_value(&shown, "hidden_metrics_total", &[]), 1.0);
+    assert_eq!(series_value(&shown, "hidden_metrics_total", &[]), 6.0);
 }

@@ -101,6 +101,8 @@ pub(crate) struct WatchProgress {
     initial_end_bookmark: bool,
     /// An initial object for whose frame there was no memory.
     unsent: Option<Arc<Object>>,
+    /// How many initial objects were queued, until they are counted.
+    initial_objects: u64,
     /// Whether it ends with the last event of its type.
     ends_when_caught_up: bool,
     /// Whether there was no memory for the next frame.
@@ -117,6 +119,9 @@ impl Drop for WatchProgress {
         let _ = self.broadcaster.clone().try_send(unsubscribe);
         self.waker.close_mailbox();
         self.live.remove();
+        if self.initial_objects > 0 {
+            self.encoder.on_initial_queued(self.initial_objects);
+        }
     }
 }
 
@@ -139,6 +144,7 @@ impl WatchProgress {
             bookmarks: watch.bookmarks,
             initial_end_bookmark: watch.initial_end_bookmark,
             unsent: None,
+            initial_objects: 0,
             ends_when_caught_up: false,
             lacks_memory: false,
             live: watch.live,
@@ -277,7 +283,10 @@ impl WatchProgress {
     /// slow client would hold its own copy of a large one.
     fn push_initial(&mut self, object: Arc<Object>, frame: Result<Frame, OutOfMemory>, out: &mut Queue) {
         match frame.and_then(|frame| out.push_event(frame)) {
-            Ok(()) => self.encoder.on_frame_queued(),
+            Ok(bytes) => {
+                self.encoder.on_frame_queued(bytes);
+                self.initial_objects += 1;
+            }
             Err(OutOfMemory) => (self.unsent, self.lacks_memory) = (Some(object), true),
         }
     }
@@ -302,9 +311,9 @@ impl WatchProgress {
             FrameSource::Event(event, is_last) => {
                 let frame = event.frame(next.variant, || Ok(frame));
                 match frame.and_then(|frame| out.push_event(frame)) {
-                    Ok(()) => {
-                        self.encoder.on_frame_queued();
-                        self.encoder.on_events_queued(1, event.accepted_at.wall);
+                    Ok(bytes) => {
+                        self.encoder.on_frame_queued(bytes);
+                        self.encoder.on_events_queued(event.accepted_at.wall);
                         self.pass(&event, is_last);
                     }
                     // It is encoded again once there is memory.
@@ -316,9 +325,9 @@ impl WatchProgress {
 
     fn end_initial(&mut self, out: &mut Queue) {
         if self.initial_end_bookmark {
-            out.push(self.encoder.bookmark_frame(self.cursor, true));
-            self.encoder.on_frame_queued();
+            self.push_bookmark(true, out);
         }
+        self.encoder.on_initial_queued(std::mem::take(&mut self.initial_objects));
         self.state = State::CatchingUp;
     }
 
@@ -405,7 +414,7 @@ impl WatchProgress {
 
     /// Sends events in order until there is no room or nothing `left` of the turn. Returns how many were sent or skipped.
     fn send_events(&mut self, events: &[Arc<Event>], left: &mut usize, out: &mut Queue) -> usize {
-        let (mut handled, mut delivered, mut oldest) = (0, 0, None);
+        let (mut handled, mut oldest) = (0, None);
         for (index, event) in events.iter().enumerate() {
             if *left == 0 || !out.has_room() {
                 break;
@@ -425,7 +434,6 @@ impl WatchProgress {
                 }
             };
             if is_sent {
-                delivered += 1;
                 oldest = oldest.or(Some(event.accepted_at.wall));
             }
             *left = left.saturating_sub(if is_sent { weight(&event.object) } else { 1 });
@@ -433,7 +441,7 @@ impl WatchProgress {
             handled += 1;
         }
         if let Some(oldest) = oldest {
-            self.encoder.on_events_queued(delivered, oldest);
+            self.encoder.on_events_queued(oldest);
         }
         handled
     }
@@ -483,8 +491,8 @@ impl WatchProgress {
                 self.encoder.frame(event_type, &watch_event::object_for(event_type, event))
             })
         })?;
-        out.push_event(frame)?;
-        self.encoder.on_frame_queued();
+        let bytes = out.push_event(frame)?;
+        self.encoder.on_frame_queued(bytes);
         Ok(Sending::Sent)
     }
 
@@ -496,9 +504,20 @@ impl WatchProgress {
             State::Initial(_) | State::Ended => false,
         };
         if has_sent_initial {
-            out.push(self.encoder.bookmark_frame(self.cursor, false));
-            self.encoder.on_frame_queued();
+            self.push_bookmark(false, out);
         }
+    }
+
+    fn push_bookmark(&self, is_initial_end: bool, out: &mut Queue) {
+        let frame = self.encoder.bookmark_frame(self.cursor, is_initial_end);
+        let bytes = frame.len();
+        out.push(frame);
+        self.encoder.on_frame_queued(bytes);
+    }
+
+    /// The client does not read, and the memory of the watch is needed.
+    pub(super) fn note_cut(&self) {
+        self.encoder.on_cut();
     }
 
     /// Ends the watch: the client can resume from the last revision that it got.

@@ -39,11 +39,11 @@ impl Queue {
     /// Adds a small frame, whether or not there is room: a caller that can wait checks [`Queue::has_room`] first.
     pub(crate) fn push(&mut self, frame: Bytes) {
         // Small frames are never refused.
-        let _ = self.push_event(Frame::Small(frame));
+        let _bytes = self.push_event(Frame::Small(frame));
     }
 
-    /// Adds the frame of an event, if there is memory for it.
-    pub(crate) fn push_event(&mut self, frame: Frame) -> Result<(), OutOfMemory> {
+    /// Adds the frame of an event, if there is memory for it, and says how many bytes it has.
+    pub(crate) fn push_event(&mut self, frame: Frame) -> Result<usize, OutOfMemory> {
         let frame = match frame {
             Frame::Small(bytes) => bytes,
             Frame::Large(frame) => {
@@ -51,14 +51,15 @@ impl Queue {
                 self.account.hold(frame)?
             }
         };
+        let size = frame.len();
         // An empty chunk would stall the stream for good at the HTTP layer.
-        if !frame.is_empty() {
-            self.bytes += frame.len();
+        if size > 0 {
+            self.bytes += size;
             self.small += small_bytes(&frame);
             self.frames.push_back(frame);
             self.count();
         }
-        Ok(())
+        Ok(size)
     }
 
     /// Makes a frame of about this size, if there is memory for it.

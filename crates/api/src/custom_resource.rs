@@ -191,15 +191,14 @@ impl CustomResource {
         pairs.filter(|(_, value)| !value.is_empty()).collect()
     }
 
-    /// Validates a new object, except for its metadata.
-    pub fn check_new(&self, object: &Value, errors: &mut ErrorList, warnings: &mut WarningList) {
+    /// Validates a new object, except for its metadata and by the rules.
+    pub fn check_new(&self, object: &Value, errors: &mut ErrorList) {
         if self.check_kind(object, errors) {
             validate::check(&self.schema, object, None, &FieldPath::root(), errors);
             self.check_scale(object, true, errors);
         }
         embedded::check(&self.schema, object, &self.registry, errors);
         lists::check(&self.schema, object, errors);
-        self.check_rules(object, None, errors, warnings);
     }
 
     /// Evaluates the CEL rules only for their cost, which the caller measures, and drops the errors.
@@ -207,7 +206,8 @@ impl CustomResource {
         self.check_rules(new, old, &mut ErrorList::new(), &mut WarningList::new());
     }
 
-    fn check_rules(
+    /// Validates an object by the CEL rules, which come last.
+    pub fn check_rules(
         &self,
         new: &Value,
         old: Option<&Value>,
@@ -219,19 +219,18 @@ impl CustomResource {
         }
     }
 
-    /// Validates a changed object, except for its metadata.
-    pub fn check_change(&self, new: &Value, old: &Value, errors: &mut ErrorList, warnings: &mut WarningList) {
+    /// Validates a changed object, except for its metadata and by the rules.
+    pub fn check_change(&self, new: &Value, old: &Value, errors: &mut ErrorList) {
         if self.check_kind(new, errors) {
             validate::check(&self.schema, new, Some(old), &FieldPath::root(), errors);
             self.check_scale(new, true, errors);
         }
         embedded::check(&self.schema, new, &self.registry, errors);
         self.check_lists(new, old, errors);
-        self.check_rules(new, Some(old), errors, warnings);
     }
 
-    /// Validates a changed status.
-    pub fn check_status(&self, new: &Value, old: &Value, errors: &mut ErrorList, warnings: &mut WarningList) {
+    /// Validates a changed status, except by the rules.
+    pub fn check_status(&self, new: &Value, old: &Value, errors: &mut ErrorList) {
         let status = |object: &'_ Value| object.fields().and_then(|fields| fields.get("status")).cloned();
         if self.check_kind(new, errors) {
             if let (Some(schema), Some(value)) = (self.schema.properties.get("status"), status(new)) {
@@ -240,7 +239,6 @@ impl CustomResource {
             self.check_scale(new, false, errors);
         }
         self.check_lists(new, old, errors);
-        self.check_rules(new, Some(old), errors, warnings);
     }
 
     fn check_lists(&self, new: &Value, old: &Value, errors: &mut ErrorList) {

@@ -5,6 +5,7 @@
 //! extension API server or for a log. Proxied backends change often and are called seldom, so their connections are not kept.
 
 mod body;
+pub mod call_observer;
 pub mod client_tls;
 mod connection_limits;
 mod dial;

@@ -75,6 +75,10 @@ async fn respond(request: HttpRequest, payload: Payload) -> HttpResponse {
         }
         Err(status) => Err(status),
     };
+    let webhook_time = context.warnings.webhook_time();
+    if !webhook_time.is_zero() {
+        sample.exclude(webhook_time);
+    }
     let mut response = match result {
         Ok(response) => context.finish(response),
         Err(status) => {
@@ -157,6 +161,7 @@ async fn serve(
                 user: &identity,
                 permit,
                 deadline: sample.began().plus(limit),
+                sample,
             };
             resource::serve(resource_request, resource, payload).await
         }

@@ -12,6 +12,7 @@ use pilothouse_actors::permit::Permit;
 use pilothouse_actors::store::Freshness;
 use pilothouse_api::custom::definition::resource_of_store;
 use pilothouse_apimachinery::status::Result;
+use tokio::time::timeout;
 
 use super::gzip;
 use super::render::{Context, plain};
@@ -42,6 +43,7 @@ pub async fn page(worker: &Worker, context: &Context) -> Result<HttpResponse> {
             metrics.unreadable.with_label_values(&[&first.resource]).set(number(objects.len()));
         }
     }
+    metrics.controllers.update(worker.backend.clock.moment());
     metrics.space_level.set(shared.health.space.level() as i64);
     report_connections(shared);
     let types = shared.health.directory.send(Types).await.unwrap_or_default();
@@ -68,6 +70,7 @@ pub async fn page(worker: &Worker, context: &Context) -> Result<HttpResponse> {
             }
             let revision = i64::try_from(position.snapshot.revision.0).unwrap_or(i64::MAX);
             watching.revisions.with_label_values(&labels).set(revision);
+            watching.set_appended(resource_of_store(type_name), extent.appended);
             watching.window_events.with_label_values(&labels).set(number(extent.events));
             watching.archived_events.with_label_values(&labels).set(number(extent.archived));
             watching.window_bytes.with_label_values(&labels).set(number(extent.bytes));
@@ -76,6 +79,13 @@ pub async fn page(worker: &Worker, context: &Context) -> Result<HttpResponse> {
         }
     }
     measure_etcd(worker).await;
+    // Those of records that servers share are asked of etcd: what does not answer keeps its last values.
+    if let Ok(ranges) = timeout(ETCD_STATUS_TIMEOUT, worker.services.address_use()).await {
+        metrics.allocators.set_addresses(&ranges);
+    }
+    if let Ok(Some(ports)) = timeout(ETCD_STATUS_TIMEOUT, worker.services.port_use()).await {
+        metrics.allocators.set_ports(ports);
+    }
     // As large as the last one, about: it grows with the resources that exist.
     let is_packed = context.accepts_gzip();
     let text = match is_packed || metrics.page_bytes() > HEAVY_METRICS_BYTES {

@@ -27,7 +27,7 @@ use pilothouse_types::trace::span::Attribute;
 
 use crate::http::websocket::Upgrade;
 use crate::limits::HEAVY_BYTES;
-use crate::metrics::requests::scope;
+use crate::metrics::requests::{Sample, scope};
 use crate::registry::detached_call::DetachedCall;
 use crate::registry::work_limit::WorkLimit;
 use crate::registry::{Call, CallBody, Execution, Origin, Requester};
@@ -62,6 +62,8 @@ pub struct ResourceRequest<'a> {
     pub permit: Permit,
     /// When the client stops waiting for the whole response, if it is not a watch.
     pub deadline: Moment,
+    /// The request as metrics see it.
+    pub sample: &'a Sample,
 }
 
 /// Serves a request for the resource that the catalog has at its path, if any.
@@ -134,7 +136,9 @@ async fn serve_verb(
         Some(_) => (Body::default(), Some(payload)),
         None => {
             let (memory, user) = (&worker.backend.requests, &request.user.name);
-            (body::read(http, payload, verb, offer, memory, user).await?, None)
+            let body = body::read(http, payload, verb, offer, memory, user).await?;
+            request.sample.note_body(body.bytes.len());
+            (body, None)
         }
     };
     let (permit, deadline) = (request.permit.clone(), request.deadline);

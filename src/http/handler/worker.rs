@@ -30,6 +30,7 @@ use crate::metrics::Metrics;
 use crate::metrics::requests::Meter;
 use crate::peers::Peers;
 use crate::registry::Backend;
+use crate::registry::services::Services;
 use crate::verbs::WatchDeps;
 
 use super::connect::ConnectDeps;
@@ -50,6 +51,8 @@ pub struct Worker {
     pub shared: Arc<Shared>,
     /// Counts the requests of this worker.
     pub meter: Meter,
+    /// The allocator of cluster IPs and node ports, which metrics ask how many are taken.
+    pub services: Services,
     /// Limits log lines about rejected credentials.
     pub refusals: Throttle,
 }

@@ -22,6 +22,7 @@ use super::claim::{Claim, PendingClaim};
 use super::node_ports::PortError;
 use super::record_repair::to_status;
 use super::{ADDRESSES, Services};
+use crate::metrics::allocators::Choice;
 use crate::pki::random;
 use crate::registry::write_hooks::WriteEnd;
 
@@ -162,14 +163,21 @@ impl Services {
             open.before = open.before.without(&ServiceAllocations::from_service(service));
         }
         for (index, address_text) in std::mem::take(&mut request.addresses) {
+            let began = self.clock.moment();
             let (address_text, address) = match address_text {
                 Some(address_text) => {
-                    let address = self.take_chosen(&address_text, &open.owner, permit).await?;
-                    (address_text, address)
+                    let taken = self.take_chosen(&address_text, &open.owner, permit).await;
+                    let chosen = addresses::parse(&address_text);
+                    self.count_address(Choice::Static, chosen, None, taken.is_ok(), began, permit).await;
+                    (address_text, taken?)
                 }
                 None => {
                     let family = family(service, index)?;
-                    let address = self.take_any_address(family, &open.owner, permit).await?;
+                    let taken = self.take_any_address(family, &open.owner, permit).await;
+                    let found = taken.as_ref().ok().copied();
+                    self.count_address(Choice::Dynamic, found, Some(family), taken.is_ok(), began, permit)
+                        .await;
+                    let address = taken?;
                     (address.to_string(), address)
                 }
             };
@@ -185,7 +193,9 @@ impl Services {
         };
         // No more ports than these exist, so a longer list fails at one of the first.
         let requests = request.ports.iter().take(usize::from(u16::MAX) + 2).map(port_request).collect();
-        let allocated = self.ports.allocate(open.owner.clone(), requests, permit.clone()).await?;
+        let allocated = self.ports.allocate(open.owner.clone(), requests, permit.clone()).await;
+        self.count_ports(&request.ports, &allocated);
+        let allocated = allocated?;
         open.allocated.ports.extend(allocated.iter().copied());
         let allocated: Vec<i64> = allocated.into_iter().map(i64::from).collect();
         ports::set_ports(service, &request.ports, &allocated);

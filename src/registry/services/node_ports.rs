@@ -3,14 +3,18 @@
 use actix::Addr;
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::ports::{
-    AllocatePorts, CheckPorts, PortAllocator, PortRefusal, PortRequest, Reason, ReleasePorts,
+    AllocatePorts, CheckPorts, CountPorts, PortAllocator, PortCounts, PortRefusal, PortRequest, Reason,
+    ReleasePorts,
 };
 use pilothouse_actors::range_allocator::{
-    AllocateItems, CheckItems, ItemRefusal, ItemRequest, RangeAllocator, RefusalReason, ReleaseItems,
+    AllocateItems, CheckItems, ItemRefusal, ItemRequest, RangeAllocator, ReadItems, RefusalReason,
+    ReleaseItems,
 };
 use pilothouse_actors::shared_range::RangeError;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::Key;
+
+use crate::metrics::allocators::RangeUse;
 
 /// The allocator of node ports. Cheap to clone.
 #[derive(Clone)]
@@ -88,6 +92,22 @@ impl NodePorts {
                 let items = ports.iter().map(|port| shared.item(*port)).collect();
                 let free = shared.allocator.send(CheckItems { items, permit }).await;
                 Ok(free.map_err(|_| PortError::Ended)?.map_err(PortError::Record)??)
+            }
+        }
+    }
+
+    /// How many ports of the range are taken; `None` if nobody can tell.
+    pub(super) async fn range_use(&self) -> Option<RangeUse> {
+        match self {
+            NodePorts::Own(allocator) => {
+                let PortCounts { allocated, free } = allocator.send(CountPorts).await.ok()?;
+                Some(RangeUse { allocated: allocated as u64, available: free as u64 })
+            }
+            NodePorts::Shared(shared) => {
+                let record = shared.allocator.send(ReadItems).await.ok()?.ok()??;
+                let allocated = record.content.allocated.len() as u64;
+                let size = u64::from(shared.last - shared.first) + 1;
+                Some(RangeUse { allocated, available: size.saturating_sub(allocated) })
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use pilothouse_actors::committer::CommitObserver;
 use pilothouse_actors::directory::{self, Stores as Storage};
 use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::engine::redb::Redb;
@@ -57,7 +58,7 @@ pub(super) async fn open(
     metrics: &Metrics,
 ) -> Result<OpenStorage, StartError> {
     let config = &context.config;
-    let options = options(context, window_bounds);
+    let options = options(context, window_bounds, metrics);
     if let Some(flags) = config.etcd() {
         let inputs = EtcdInputs { registry, options, encryption, observer: Arc::new(metrics.etcd.clone()) };
         let EtcdStorage { storage, logs, types, thread } = etcd::open(context, flags, inputs).await?;
@@ -69,7 +70,7 @@ pub(super) async fn open(
     Ok(OpenStorage { storage, shared_types: None, etcd_logs: Vec::new(), etcd_thread: None })
 }
 
-fn options(context: &StartContext, window_bounds: WindowBounds) -> directory::Options {
+fn options(context: &StartContext, window_bounds: WindowBounds, metrics: &Metrics) -> directory::Options {
     let config = &context.config;
     // Zero disables compaction in the reference: no history is dropped because of its age.
     let history = Some(config.storage.etcd_compaction_interval).filter(|history| !history.is_zero());
@@ -79,7 +80,9 @@ fn options(context: &StartContext, window_bounds: WindowBounds) -> directory::Op
     let space_limits = SpaceLimits { quota_bytes };
     let history_bounds = HistoryBounds::new(config.storage.history_bytes);
     let window_bounds = WindowBounds { history: history_bounds, ..window_bounds };
-    directory::Options { clock, history, window_bounds, space_limits, ..directory::Options::default() }
+    let commit_observer: Option<Arc<dyn CommitObserver>> = Some(Arc::new(metrics.commits.clone()));
+    let defaults = directory::Options::default();
+    directory::Options { clock, history, window_bounds, space_limits, commit_observer, ..defaults }
 }
 
 /// Says what helps.
@@ -213,4 +216,5 @@ pub(super) fn services(parts: &ServerParts) -> Services {
         node_port_range.clone(),
     )
     .with_address_records(address_records.clone())
+    .with_metrics(parts.shared.metrics.clone())
 }

@@ -9,6 +9,7 @@ use pilothouse_api::gates::WATCH_LIST;
 use pilothouse_types::lock::Lock;
 
 use crate::config::Config;
+use crate::metrics::watches::WatchMeter;
 use crate::verbs::{FramesInProgress, WatchDeps};
 
 use super::ServerParts;
@@ -49,7 +50,7 @@ pub(super) fn watch_deps(parts: &ServerParts) -> WatchDeps {
         live_sessions: watches.live_sessions.clone(),
         min_request_timeout: watches.min_request_timeout,
         initial_events: watches.initial_events,
-        metrics: parts.shared.metrics.clone(),
+        meter: WatchMeter::new(parts.shared.metrics.clone()),
         memory: parts.memory.watches.clone(),
         frames_in_progress: FramesInProgress::default(),
     }

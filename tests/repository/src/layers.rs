@@ -1,6 +1,6 @@
 //! Checks of the source tree: import directions, sizes of files and functions, and uses of the clock. See docs/ARCHITECTURE.md.
 
-mod source;
+pub mod source;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that meets the unexpected fails")]
 
 mod documents;
+mod effects;
 mod layers;
 mod licences;
 

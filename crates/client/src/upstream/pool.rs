@@ -8,7 +8,7 @@
 mod http1_connection;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use self::http1_connection::Http1Connection;
 pub use self::http1_connection::{BufferedResponse, ExchangeError};
 use super::body::RequestBody;
+use super::call_observer::{CallObserver, ObservedCall};
 use crate::kubeconfig::Proxy;
 use crate::limits::{
     CONNECTION_SETTLE_TIMEOUT, IDLE_CONNECTION_TIMEOUT, IDLE_CONNECTIONS, IDLE_CONNECTIONS_PER_DESTINATION,
@@ -54,6 +55,14 @@ impl Purpose {
         match self {
             Purpose::Service | Purpose::Conversion => true,
             Purpose::Kubelet | Purpose::Extension | Purpose::Admission | Purpose::ApiServer => false,
+        }
+    }
+
+    /// Whether requests are calls of webhooks.
+    fn is_webhook(self) -> bool {
+        match self {
+            Purpose::Admission | Purpose::Conversion | Purpose::Service => true,
+            Purpose::Kubelet | Purpose::Extension | Purpose::ApiServer => false,
         }
     }
 
@@ -180,6 +189,8 @@ pub struct Pool {
     idle_timeout: Duration,
     /// A std lock: it is held for one lookup or one change.
     idle_connections: Lock<IdleConnections>,
+    /// Counts the calls of webhooks, if anybody does.
+    observer: OnceLock<Arc<dyn CallObserver>>,
 }
 
 /// Keeps connections to a peer. When the last handle is dropped, the connections are closed.
@@ -235,7 +246,17 @@ pub enum ReuseOutcome {
 impl Pool {
     /// An empty pool.
     pub fn new(clock: Clock) -> Arc<Pool> {
-        Arc::new(Pool { clock, idle_timeout: IDLE_CONNECTION_TIMEOUT, idle_connections: Lock::default() })
+        Arc::new(Pool {
+            clock,
+            idle_timeout: IDLE_CONNECTION_TIMEOUT,
+            idle_connections: Lock::default(),
+            observer: OnceLock::new(),
+        })
+    }
+
+    /// Lets this observer count the calls of webhooks. The first one stays.
+    pub fn observe(&self, observer: Arc<dyn CallObserver>) {
+        let _is_observed = self.observer.set(observer);
     }
 
     /// The number of idle connections.
@@ -356,6 +377,8 @@ impl Pool {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let observer = self.observer.get().filter(|_| origin.purpose.is_webhook());
+        let call = observer.map(|observer| ObservedCall::begin(observer, origin, &request, &self.clock));
         let failed = ExchangeError::Broken;
         let (response, connection) = match self.send_over_idle(origin, request).await.map_err(failed)? {
             ReuseOutcome::Answered(response, connection) => (response, connection),
@@ -368,6 +391,9 @@ impl Pool {
         };
         let buffered = http1_connection::read(response, max_bytes).await?;
         connection.done();
+        if let Some(call) = call {
+            call.end(&buffered);
+        }
         Ok(buffered)
     }
 }

@@ -1,0 +1,112 @@
+//! What metrics tell of the allocators: how many addresses and ports are taken, and how many allocations there were.
+
+use std::net::IpAddr;
+
+use pilothouse_actors::permit::Permit;
+use pilothouse_actors::yield_every::YieldEvery;
+use pilothouse_apimachinery::names;
+use pilothouse_apimachinery::well_known::NETWORKING_GROUP;
+use pilothouse_kinds::services::addresses::{AddressRange, Family};
+use pilothouse_kinds::services::ports::NodePortRequest;
+use pilothouse_kinds::services::{list, spec};
+use pilothouse_types::clock::Moment;
+use pilothouse_types::object::TypeName;
+
+use super::node_ports::PortError;
+use super::{ADDRESSES, RANGES, Services};
+use crate::metrics::allocators::{Choice, RangeUse};
+
+/// Addresses that are compared with the ranges before the worker's other requests get a turn.
+const ADDRESSES_PER_TURN: usize = 1_024;
+
+impl Services {
+    /// How many addresses of each range of the cluster are taken.
+    pub async fn address_use(&self) -> Vec<(String, RangeUse)> {
+        let permit = Permit::none();
+        let ranges = self.stores.snapshot(&TypeName::new(RANGES), &permit).await;
+        let addresses = self.stores.snapshot(&TypeName::new(ADDRESSES), &permit).await;
+        let (Ok(ranges), Ok(addresses)) = (ranges, addresses) else { return Vec::new() };
+        let mut counted: Vec<(AddressRange, u64)> = Vec::new();
+        for object in ranges.iter() {
+            let Some(range) = self.decode(object, NETWORKING_GROUP, "ServiceCIDR") else { continue };
+            for range in list(spec(&range), "cidrs").into_iter().filter_map(AddressRange::parse) {
+                if !counted.iter().any(|(known, _)| *known == range) {
+                    counted.push((range, 0));
+                }
+            }
+        }
+        let mut turn = YieldEvery::new(ADDRESSES_PER_TURN);
+        for object in addresses.iter() {
+            if let Some(address) = names::parse_ip(object.key.name()) {
+                let ranges = counted.iter_mut().filter(|(range, _)| range.contains(address));
+                ranges.for_each(|(_, allocated)| *allocated += 1);
+            }
+            turn.worked(1).await;
+        }
+        let range_use = |(range, allocated): (AddressRange, u64)| {
+            let available = range.size().saturating_sub(allocated);
+            (range.to_string(), RangeUse { allocated, available })
+        };
+        counted.into_iter().map(range_use).collect()
+    }
+
+    /// How many node ports are taken; `None` if nobody can tell.
+    pub async fn port_use(&self) -> Option<RangeUse> {
+        self.ports.range_use().await
+    }
+
+    /// Counts the allocation of an address that the client has chosen, or of any of a family.
+    pub(super) async fn count_address(
+        &self,
+        choice: Choice,
+        address: Option<IpAddr>,
+        family: Option<Family>,
+        is_allocated: bool,
+        began: Moment,
+        permit: &Permit,
+    ) {
+        let Some(metrics) = &self.metrics else { return };
+        let elapsed = self.clock.elapsed(began);
+        let range = match (address, family) {
+            (Some(address), _) => self.range_of(address, permit).await,
+            // None of the ranges has a free one.
+            (None, Some(family)) => self.ranges.iter().find(|range| range.family() == family).copied(),
+            (None, None) => None,
+        };
+        // One outside of all ranges is the fault of the client, and was not tried.
+        if let Some(range) = range {
+            metrics.allocators.count_address(&range.to_string(), choice, is_allocated, elapsed);
+        }
+    }
+
+    /// The range of an address: first those of the flags, which need no message.
+    async fn range_of(&self, address: IpAddr, permit: &Permit) -> Option<AddressRange> {
+        if let Some(range) = self.ranges.iter().find(|range| range.contains(address)) {
+            return Some(*range);
+        }
+        let ranges = self.ranges(Family::from_address(address), permit).await.ok()?;
+        ranges.into_iter().find(|range| range.contains(address))
+    }
+
+    /// Counts the allocation of ports, all or none.
+    pub(super) fn count_ports(
+        &self,
+        requests: &[NodePortRequest],
+        allocated: &std::result::Result<Vec<u16>, PortError>,
+    ) {
+        let Some(metrics) = &self.metrics else { return };
+        let choice = |request: &NodePortRequest| {
+            if request.wanted.is_some() { Choice::Static } else { Choice::Dynamic }
+        };
+        match allocated {
+            Ok(_) => requests.iter().for_each(|request| metrics.allocators.count_port(choice(request), true)),
+            Err(PortError::Refused(refusal)) => {
+                let refused = requests.get(refusal.index).map_or(Choice::Dynamic, choice);
+                metrics.allocators.count_port(refused, false);
+            }
+            Err(PortError::Record(_) | PortError::Ended) => {
+                metrics.allocators.count_port(requests.first().map_or(Choice::Dynamic, choice), false);
+            }
+        }
+    }
+}
