@@ -81,6 +81,7 @@ impl ServiceRepair {
         let findings =
             self.services.findings().await.map_err(|error| Status::from_store(&error, resource, ""))?;
         let confirmed: Vec<Finding> = findings.intersection(&self.last_findings.borrow()).cloned().collect();
+        confirmed.iter().for_each(|finding| self.services.count_finding(finding));
         let result =
             attempts::all(confirmed.iter().map(|finding| self.services.repair_finding(finding)), 1).await;
         *self.last_findings.borrow_mut() = findings;
@@ -102,6 +103,7 @@ impl ServiceRepair {
         }
         let resource = self.client.resource(SERVICES)?;
         for (number, fault) in new_faults.into_iter().enumerate() {
+            self.services.count_port_fault(fault.kind);
             let message = fault_message(fault, self.services.port_range());
             tracing::warn!(service = fault.owner.as_str(), message, "a node port is not as it should be");
             if number < PORT_REPAIR_EVENTS {
@@ -160,7 +162,7 @@ impl Controller for ServiceRepair {
     fn reconcile(self: Rc<Self>, work: Work) -> LocalBoxFuture<'static, Result<Outcome>> {
         async move {
             match &work {
-                Work::All => self.check_all().await,
+                Work::All => self.check_all().await.inspect_err(|_| self.services.count_failed_repair()),
                 Work::AddressRemoved(address, owner) => self.recreate_address(address, owner).await,
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use prometheus::{DEFAULT_BUCKETS, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec};
+use prometheus::{DEFAULT_BUCKETS, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
 
 use super::registration::{MetricRegistry, Result};
 use super::remove_stale;
@@ -45,13 +45,56 @@ pub struct AllocatorMetrics {
     available_ports: IntGauge,
     ports: IntCounterVec,
     port_errors: IntCounterVec,
+    address_faults: IntCounterVec,
+    port_faults: IntCounterVec,
+    /// Repairs of addresses and of ports that have failed.
+    failed_repairs: [IntCounter; 2],
+}
+
+/// What a repair has found, as the metrics name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RepairFault {
+    /// It is taken, and nobody has it.
+    Leak,
+    /// Somebody has it, and it is not taken.
+    Missing,
+    /// Two have it.
+    Duplicate,
+    /// It is outside of the range.
+    OutOfRange,
+}
+
+impl RepairFault {
+    fn label(self) -> &'static str {
+        match self {
+            RepairFault::Leak => "leak",
+            RepairFault::Missing => "repair",
+            RepairFault::Duplicate => "duplicate",
+            RepairFault::OutOfRange => "outOfRange",
+        }
+    }
 }
 
 impl AllocatorMetrics {
     pub(super) fn new(registry: &MetricRegistry<'_>) -> Result<AllocatorMetrics> {
         let address = |suffix: &str| format!("kube_apiserver_clusterip_allocator_{suffix}");
         let port = |suffix: &str| format!("kube_apiserver_nodeport_allocator_{suffix}");
+        let failed_repairs = |name: &str, help: &str| registry.counter(name, help);
         Ok(AllocatorMetrics {
+            address_faults: registry.counters(
+                "apiserver_clusterip_repair_ip_errors_total",
+                "Cluster IPs that a repair found not to be as they should, by what is wrong.",
+                &["type"],
+            )?,
+            port_faults: registry.counters(
+                "apiserver_nodeport_repair_port_errors_total",
+                "Node ports that a repair found not to be as they should, by what is wrong.",
+                &["type"],
+            )?,
+            failed_repairs: [
+                failed_repairs("apiserver_clusterip_repair_reconcile_errors_total", "Repairs of cluster IPs that failed.")?,
+                failed_repairs("apiserver_nodeport_repair_reconcile_errors_total", "Repairs of node ports that failed.")?,
+            ],
             allocated_addresses: registry.gauges(
                 address("allocated_ips"),
                 "Cluster IPs of a range that are taken.",
@@ -106,6 +149,21 @@ impl AllocatorMetrics {
         counters.with_label_values(&[choice.label()]).inc();
     }
 
+    /// Counts an address that is not as it should be.
+    pub fn count_address_fault(&self, fault: RepairFault) {
+        self.address_faults.with_label_values(&[fault.label()]).inc();
+    }
+
+    /// Counts a port that is not as it should be.
+    pub fn count_port_fault(&self, fault: RepairFault) {
+        self.port_faults.with_label_values(&[fault.label()]).inc();
+    }
+
+    /// Counts a repair of both that has failed.
+    pub fn count_failed_repair(&self) {
+        self.failed_repairs.iter().for_each(IntCounter::inc);
+    }
+
     /// Sets how many addresses of each range are taken.
     pub fn set_addresses(&self, ranges: &[(String, RangeUse)]) {
         let existing = ranges.iter().map(|(range, _)| range.as_str()).collect();
@@ -147,6 +205,9 @@ mod tests {
         allocators.set_addresses(&ranges(&["10.0.0.0/24", "10.9.0.0/24"]));
         allocators.set_addresses(&ranges(&["10.0.0.0/24"]));
         allocators.set_ports(RangeUse { allocated: 3, available: 2_765 });
+        allocators.count_address_fault(RepairFault::Leak);
+        allocators.count_port_fault(RepairFault::Duplicate);
+        allocators.count_failed_repair();
         let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
         for line in [
             r#"kube_apiserver_clusterip_allocator_allocated_ips{cidr="10.0.0.0/24"} 2"#,
@@ -154,6 +215,10 @@ mod tests {
             r#"kube_apiserver_clusterip_allocator_allocation_total{cidr="10.0.0.0/24",scope="dynamic"} 1"#,
             r#"kube_apiserver_clusterip_allocator_allocation_errors_total{cidr="10.0.0.0/24",scope="static"} 1"#,
             r#"kube_apiserver_clusterip_allocator_allocation_duration_seconds_count{cidr="10.0.0.0/24"} 2"#,
+            r#"apiserver_clusterip_repair_ip_errors_total{type="leak"} 1"#,
+            r#"apiserver_nodeport_repair_port_errors_total{type="duplicate"} 1"#,
+            "apiserver_clusterip_repair_reconcile_errors_total 1",
+            "apiserver_nodeport_repair_reconcile_errors_total 1",
             "kube_apiserver_nodeport_allocator_allocated_ports 3",
             "kube_apiserver_nodeport_allocator_available_ports 2765",
             r#"kube_apiserver_nodeport_allocator_allocation_total{scope="static"} 1"#,

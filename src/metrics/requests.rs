@@ -25,7 +25,7 @@ const SIZES: [f64; 7] = [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
 /// The buckets of durations of filters, in seconds; the reference's.
 const FILTER_SECONDS: [f64; 13] = [1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0, 5.0, 10.0, 15.0, 30.0];
 
-/// The buckets of sizes of bodies of requests, in bytes: their number, the first and the step; the reference's.
+/// The buckets of sizes of bodies of requests, in bytes: the first, the step and their number; the reference's.
 const BODY_BUCKETS: (f64, f64, usize) = (50_000.0, 100_000.0, 31);
 
 /// A part of the way of a request to its handler.
@@ -78,6 +78,24 @@ pub struct RequestMetrics {
     pub(super) longrunning: IntGaugeVec,
 }
 
+fn bodies(registry: &MetricRegistry<'_>) -> Result<HistogramVec> {
+    let (first, step, count) = BODY_BUCKETS;
+    registry.histograms(
+        "apiserver_request_body_size_bytes",
+        "Sizes of the bodies of requests, in bytes, by resource and verb.",
+        &["resource", "verb"],
+        &prometheus::linear_buckets(first, step, count)?,
+    )
+}
+
+fn own(registry: &MetricRegistry<'_>) -> Result<IntCounterVec> {
+    registry.counters(
+        "apiserver_selfrequest_total",
+        "Requests of the server to itself, by verb, resource and subresource.",
+        &["verb", "resource", "subresource"],
+    )
+}
+
 impl RequestMetrics {
     pub(super) fn new(registry: &MetricRegistry<'_>) -> Result<RequestMetrics> {
         let labels = ["verb", "dry_run", "group", "version", "resource", "subresource", "scope", "component"];
@@ -101,17 +119,8 @@ impl RequestMetrics {
                 &without_dry_run,
                 &SIZES,
             )?,
-            bodies: registry.histograms(
-                "apiserver_request_body_size_bytes",
-                "Sizes of the bodies of requests, in bytes, by resource and verb.",
-                &["resource", "verb"],
-                &prometheus::linear_buckets(BODY_BUCKETS.0, BODY_BUCKETS.1, BODY_BUCKETS.2)?,
-            )?,
-            own: registry.counters(
-                "apiserver_selfrequest_total",
-                "Requests of the server to itself, by verb, resource and subresource.",
-                &["verb", "resource", "subresource"],
-            )?,
+            bodies: bodies(registry)?,
+            own: own(registry)?,
             terminations: registry.counters(
                 "apiserver_request_terminations_total",
                 "Requests that the server ended in its own defence, by verb, group, version, resource, subresource, scope, component \

@@ -2,9 +2,15 @@
 
 use std::time::Duration;
 
+use pilothouse_actors::fair_queuing::demand::DemandStats;
+use pilothouse_actors::fair_queuing::levels::LevelSnapshot;
+use pilothouse_actors::fair_queuing::shares::Bounds;
+use pilothouse_actors::fair_queuing::utilization::UtilizationHistogram;
 use pilothouse_api::audit::Level;
 use pilothouse_api::custom_resource::conversion::FailureKind;
+use pilothouse_encryption::{Direction, Observer as _, Transformation};
 use pilothouse_etcd_log::Observer as _;
+use pilothouse_types::clock::Clock;
 use pilothouse_types::memory::MemoryLedger;
 
 use super::admission_webhooks::{Fault, WebhookLabels};
@@ -220,4 +226,127 @@ fn heavy_work_and_memory_are_shown() {
             r#"pilothouse_watch_window_age_seconds{resource="pods"} 1.5"#,
         ],
     );
+}
+
+#[test]
+fn levels_are_shown() {
+    let level = LevelSnapshot {
+        name: "l".to_owned(),
+        bounds: Bounds { nominal: 10, lower: 5, upper: 20 },
+        seats: 12,
+        observed: DemandStats { high: 9.0, average: 4.5, deviation: 1.5, smoothed: 6.0 },
+        target: 11.5,
+        utilization: UtilizationHistogram::default(),
+    };
+    expect_lines(
+        |metrics| {
+            metrics.flows.update(&[level], 0.75);
+            let flow = metrics.flows.series("l", "s");
+            flow.begin(1);
+            flow.end(1, false, 0.03);
+        },
+        &[
+            r#"apiserver_flowcontrol_nominal_limit_seats{priority_level="l"} 10"#,
+            r#"apiserver_flowcontrol_lower_limit_seats{priority_level="l"} 5"#,
+            r#"apiserver_flowcontrol_upper_limit_seats{priority_level="l"} 20"#,
+            r#"apiserver_flowcontrol_current_limit_seats{priority_level="l"} 12"#,
+            r#"apiserver_flowcontrol_demand_seats_high_watermark{priority_level="l"} 9"#,
+            r#"apiserver_flowcontrol_demand_seats_average{priority_level="l"} 4.5"#,
+            r#"apiserver_flowcontrol_demand_seats_stdev{priority_level="l"} 1.5"#,
+            r#"apiserver_flowcontrol_demand_seats_smoothed{priority_level="l"} 6"#,
+            r#"apiserver_flowcontrol_target_seats{priority_level="l"} 11.5"#,
+            "apiserver_flowcontrol_seat_fair_frac 0.75",
+            r#"apiserver_flowcontrol_request_execution_seconds_bucket{flow_schema="s",priority_level="l",type="regular",le="0.05"} 1"#,
+        ],
+    );
+}
+
+#[test]
+fn encryption_is_counted() {
+    let clock = Clock::manual(Timestamp(5_000_000));
+    expect_lines(
+        |metrics| {
+            let observer = metrics.encryption.observer(clock);
+            observer.transformation(&Transformation {
+                resource: "secrets",
+                direction: Direction::ToStorage,
+                prefix: "k8s:enc:aescbc:v1:",
+                key: None,
+                status: "OK",
+                elapsed: Duration::from_micros(7),
+            });
+            observer.cache_miss();
+            observer.data_key_generation(Some(Duration::from_micros(7)));
+            observer.data_key_generation(None);
+            observer.dek_cache_fill(0.5);
+            observer.dek_cache_arrival(Direction::ToStorage, Duration::from_secs(100));
+            observer.dek_source_cache_size("p", 3);
+            observer.kms_call("p", "Decrypt", "OK", MILLISECONDS);
+            observer.key_id_used(Direction::ToStorage, "p", "h");
+            observer.key_id_from_status("p", "h");
+            observer.invalid_key_id_from_status("p", "empty");
+            observer.reload(true);
+        },
+        &[
+            r#"apiserver_storage_transformation_operations_total{resource="secrets",status="OK",transformation_type="to_storage",transformer_prefix="k8s:enc:aescbc:v1:"} 1"#,
+            r#"apiserver_storage_transformation_duration_seconds_bucket{transformation_type="to_storage",transformer_prefix="k8s:enc:aescbc:v1:",le="0.00001"} 1"#,
+            "apiserver_storage_envelope_transformation_cache_misses_total 1",
+            "apiserver_storage_data_key_generation_duration_seconds_count 1",
+            "apiserver_storage_data_key_generation_failures_total 1",
+            "apiserver_envelope_encryption_dek_cache_fill_percent 0.5",
+            r#"apiserver_envelope_encryption_dek_cache_inter_arrival_time_seconds_bucket{transformation_type="to_storage",le="120"} 1"#,
+            r#"apiserver_envelope_encryption_dek_source_cache_size{provider_name="p"} 3"#,
+            r#"apiserver_envelope_encryption_kms_operations_latency_seconds_count{grpc_status_code="OK",method_name="Decrypt",provider_name="p"} 1"#,
+            r#"apiserver_envelope_encryption_key_id_hash_total{apiserver_id_hash="",key_id_hash="h",provider_name="p",transformation_type="to_storage"} 1"#,
+            r#"apiserver_envelope_encryption_key_id_hash_last_timestamp_seconds{apiserver_id_hash="",key_id_hash="h",provider_name="p",transformation_type="to_storage"} 5"#,
+            r#"apiserver_envelope_encryption_key_id_hash_status_last_timestamp_seconds{apiserver_id_hash="",key_id_hash="h",provider_name="p"} 5"#,
+            r#"apiserver_envelope_encryption_invalid_key_id_from_status_total{error="empty",provider_name="p"} 1"#,
+            r#"apiserver_encryption_config_controller_automatic_reloads_total{apiserver_id_hash="",status="success"} 1"#,
+            r#"apiserver_encryption_config_controller_automatic_reload_last_timestamp_seconds{apiserver_id_hash="",status="success"} 5"#,
+        ],
+    );
+}
+
+#[test]
+fn tokens_and_their_signer_are_counted() {
+    expect_lines(
+        |metrics| {
+            let tokens = &metrics.tokens;
+            for counter in [&tokens.legacy, &tokens.listed, &tokens.manual, &tokens.valid, &tokens.stale] {
+                counter.inc();
+            }
+            metrics.external_signer.set_fetched(Timestamp(7_000_000), 6.5);
+        },
+        &[
+            "serviceaccount_legacy_tokens_total 1",
+            "serviceaccount_legacy_auto_token_uses_total 1",
+            "serviceaccount_legacy_manual_token_uses_total 1",
+            "serviceaccount_invalid_legacy_auto_token_uses_total 0",
+            "serviceaccount_valid_tokens_total 1",
+            "serviceaccount_stale_tokens_total 1",
+            "apiserver_externaljwt_fetch_keys_success_timestamp 7",
+            "apiserver_externaljwt_fetch_keys_data_timestamp 6.5",
+        ],
+    );
+}
+
+#[test]
+fn evaluations_of_pods_begin_at_zero() {
+    let labels = r#"mode="enforce",policy_level="privileged",policy_version="latest",request_operation="create",resource="pod",subresource="""#;
+    expect_lines(|_| {}, &[&format!(r#"pod_security_evaluations_total{{decision="allow",{labels}}} 0"#)]);
+}
+
+/// The process has some of each.
+#[test]
+fn process_is_measured() {
+    let metrics = Metrics::new(Timestamp(0)).unwrap();
+    let page = String::from_utf8(metrics.text().unwrap()).unwrap();
+    for name in [
+        "process_network_receive_bytes_total",
+        "process_network_transmit_bytes_total",
+        "process_virtual_memory_max_bytes",
+    ] {
+        let value = page.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{name}"));
+        assert!(value.trim().parse::<f64>().unwrap() >= 0.0, "{name}{value}");
+    }
 }

@@ -49,21 +49,32 @@ pub struct WatchMetrics {
     pub revisions: IntGaugeVec,
 }
 
+fn sizes(registry: &MetricRegistry<'_>) -> Result<ShardedHistograms> {
+    registry.register(ShardedHistograms::new(
+        (
+            "apiserver_watch_events_sizes",
+            "Sizes of the events that watches sent, in bytes, by group, version and kind.",
+        ),
+        Some(("apiserver_watch_events_total", "Events that watches sent, by group, version and kind.")),
+        &["group", "version", "kind"],
+        SIZES,
+    )?)
+}
+
+fn lag(registry: &MetricRegistry<'_>) -> Result<ShardedHistograms> {
+    registry.register(ShardedHistograms::new(
+        ("pilothouse_watch_lag_seconds", "The age of the oldest event of each batch that a watch delivered."),
+        None,
+        &[],
+        LAG_SECONDS,
+    )?)
+}
+
 impl WatchMetrics {
     pub(super) fn new(registry: &MetricRegistry<'_>) -> Result<WatchMetrics> {
         Ok(WatchMetrics {
-            sizes: registry.register(ShardedHistograms::new(
-                ("apiserver_watch_events_sizes", "Sizes of the events that watches sent, in bytes, by group, version and kind."),
-                Some(("apiserver_watch_events_total", "Events that watches sent, by group, version and kind.")),
-                &["group", "version", "kind"],
-                SIZES,
-            )?)?,
-            lag: registry.register(ShardedHistograms::new(
-                ("pilothouse_watch_lag_seconds", "The age of the oldest event of each batch that a watch delivered."),
-                None,
-                &[],
-                LAG_SECONDS,
-            )?)?,
+            sizes: sizes(registry)?,
+            lag: lag(registry)?,
             initial_events: registry.counters(
                 "apiserver_init_events_total",
                 "Objects with which watches began, by resource.",

@@ -1,5 +1,7 @@
 //! /metrics and other debug pages, and the agreement of the two validation engines.
 
+mod costs;
+
 use std::io::{Read as _, Write as _};
 
 use flate2::read::GzDecoder;

@@ -79,13 +79,7 @@ pub async fn page(worker: &Worker, context: &Context) -> Result<HttpResponse> {
         }
     }
     measure_etcd(worker).await;
-    // Those of records that servers share are asked of etcd: what does not answer keeps its last values.
-    if let Ok(ranges) = timeout(ETCD_STATUS_TIMEOUT, worker.services.address_use()).await {
-        metrics.allocators.set_addresses(&ranges);
-    }
-    if let Ok(Some(ports)) = timeout(ETCD_STATUS_TIMEOUT, worker.services.port_use()).await {
-        metrics.allocators.set_ports(ports);
-    }
+    measure_allocators(worker).await;
     // As large as the last one, about: it grows with the resources that exist.
     let is_packed = context.accepts_gzip();
     let text = match is_packed || metrics.page_bytes() > HEAVY_METRICS_BYTES {
@@ -108,6 +102,18 @@ fn report_connections(shared: &Shared) {
     let (counts, failed_handshakes) = (connections.counts(), connections.failed_handshakes());
     let (open, refused, evicted) = (counts.by_state(), counts.by_refusal(), counts.by_eviction());
     shared.metrics.connections.set(&open, &refused, &evicted, failed_handshakes);
+}
+
+/// Asks how many addresses and ports are taken.
+async fn measure_allocators(worker: &Worker) {
+    let (services, allocators) = (&worker.services, &worker.shared.metrics.allocators);
+    // Those of records that servers share are asked of etcd: what does not answer keeps its last values.
+    if let Ok(Some(ranges)) = timeout(ETCD_STATUS_TIMEOUT, services.address_use()).await {
+        allocators.set_addresses(&ranges);
+    }
+    if let Ok(Some(ports)) = timeout(ETCD_STATUS_TIMEOUT, services.port_use()).await {
+        allocators.set_ports(ports);
+    }
 }
 
 /// Asks etcd for the sizes of its databases, if objects are there.

@@ -13,19 +13,21 @@ use pilothouse_types::clock::Moment;
 use pilothouse_types::object::TypeName;
 
 use super::node_ports::PortError;
+use super::record_repair::PortFaultKind;
+use super::repair::Finding;
 use super::{ADDRESSES, RANGES, Services};
-use crate::metrics::allocators::{Choice, RangeUse};
+use crate::metrics::allocators::{Choice, RangeUse, RepairFault};
 
 /// Addresses that are compared with the ranges before the worker's other requests get a turn.
 const ADDRESSES_PER_TURN: usize = 1_024;
 
 impl Services {
-    /// How many addresses of each range of the cluster are taken.
-    pub async fn address_use(&self) -> Vec<(String, RangeUse)> {
+    /// How many addresses of each range of the cluster are taken; `None` if nobody can tell.
+    pub async fn address_use(&self) -> Option<Vec<(String, RangeUse)>> {
         let permit = Permit::none();
         let ranges = self.stores.snapshot(&TypeName::new(RANGES), &permit).await;
         let addresses = self.stores.snapshot(&TypeName::new(ADDRESSES), &permit).await;
-        let (Ok(ranges), Ok(addresses)) = (ranges, addresses) else { return Vec::new() };
+        let (ranges, addresses) = (ranges.ok()?, addresses.ok()?);
         let mut counted: Vec<(AddressRange, u64)> = Vec::new();
         for object in ranges.iter() {
             let Some(range) = self.decode(object, NETWORKING_GROUP, "ServiceCIDR") else { continue };
@@ -47,7 +49,7 @@ impl Services {
             let available = range.size().saturating_sub(allocated);
             (range.to_string(), RangeUse { allocated, available })
         };
-        counted.into_iter().map(range_use).collect()
+        Some(counted.into_iter().map(range_use).collect())
     }
 
     /// How many node ports are taken; `None` if nobody can tell.
@@ -108,5 +110,31 @@ impl Services {
                 metrics.allocators.count_port(requests.first().map_or(Choice::Dynamic, choice), false);
             }
         }
+    }
+
+    /// Counts what a repair has found.
+    pub fn count_finding(&self, finding: &Finding) {
+        let Some(metrics) = &self.metrics else { return };
+        match finding {
+            Finding::Leaked(..) => metrics.allocators.count_address_fault(RepairFault::Leak),
+            Finding::Missing(..) => metrics.allocators.count_address_fault(RepairFault::Missing),
+            Finding::LeakedPort(..) => metrics.allocators.count_port_fault(RepairFault::Leak),
+            Finding::MissingPort(..) => metrics.allocators.count_port_fault(RepairFault::Missing),
+        }
+    }
+
+    /// Counts what a repair has found in the record that servers share.
+    pub fn count_port_fault(&self, kind: PortFaultKind) {
+        let fault = match kind {
+            PortFaultKind::NotAllocated => RepairFault::Missing,
+            PortFaultKind::AlreadyAllocated => RepairFault::Duplicate,
+            PortFaultKind::OutOfRange => RepairFault::OutOfRange,
+        };
+        self.metrics.iter().for_each(|metrics| metrics.allocators.count_port_fault(fault));
+    }
+
+    /// Counts a repair that has failed.
+    pub fn count_failed_repair(&self) {
+        self.metrics.iter().for_each(|metrics| metrics.allocators.count_failed_repair());
     }
 }
