@@ -32,6 +32,10 @@ pub const CONNECTIONS_EXAMINED: usize = 32;
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long an HTTP/1.1 client may take to send the head of a request; the reference's value.
 pub const REQUEST_HEAD_TIMEOUT: Duration = Duration::from_secs(32);
+/// Bytes of the head of an HTTP/1.1 request: as many as the driver reads, less those that folding may add.
+pub const REQUEST_HEAD_BYTES: usize = 96 << 10;
+/// Headers of an HTTP/1.1 request. Maps of headers that are sent on hold fewer than 24,576 names.
+pub const REQUEST_HEADERS: usize = 16_384;
 /// Bytes of a request body; the reference's value.
 pub const REQUEST_BODY_BYTES: usize = 3 << 20;
 /// Bytes of a new value for a flag at run time.
@@ -353,6 +357,16 @@ pub const OIDC_REFETCH_INTERVAL: Duration = Duration::from_secs(10);
 pub const OIDC_WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Tokens that may wait for keys; further ones are refused.
 pub const OIDC_WAITING: usize = 256;
+/// Bytes of the response of an endpoint of distributed claims: enough for ten thousand groups, and verified in a millisecond.
+pub const OIDC_CLAIM_BYTES: usize = 256 << 10;
+/// How long a token waits for its distributed claims, with the keys of their issuer.
+pub const OIDC_CLAIM_TIMEOUT: Duration = Duration::from_secs(10);
+/// Distributed claims of one provider that are fetched at the same time.
+pub const OIDC_CLAIM_CALLS: usize = 32;
+/// Tokens that wait for that or are being worked on; further ones are refused.
+pub const OIDC_CLAIM_WAITING: usize = 1_024;
+/// Issuers of distributed claims whose keys are kept, besides the provider. The one that was used longest ago is dropped.
+pub const OIDC_CLAIM_ISSUERS: usize = 16;
 /// Bytes of the authorization configuration file.
 pub const AUTHORIZATION_FILE_BYTES: usize = 1 << 20;
 /// Characters of the logged reason.
@@ -373,6 +387,8 @@ pub const MATCH_CONDITIONS: usize = 64;
 pub const WEBHOOK_CACHE_ENTRIES: usize = 8_192;
 /// Bytes of client-chosen input in a cached question; the reference's value.
 pub const WEBHOOK_CACHED_BYTES: usize = 10_000;
+/// Remembered answers of the image policy webhook; the reference's value.
+pub const IMAGE_REVIEWS: usize = 1_024;
 /// Concurrent writes of one controller, or of one deletion of a collection: enough to share disk syncs, few enough that the
 /// writes of clients never wait behind many.
 pub const DELETIONS_IN_FLIGHT: usize = 32;

@@ -2,8 +2,10 @@
 //!
 //! `rules` maps claims to users, without I/O. `keys` holds the provider's keys. `provider` is a task of its own that fetches them,
 //! so that neither a worker nor an actor ever waits for the network: only the request whose token cannot be verified yet does.
-//! This module is the verifier; `providers` has one per provider.
+//! `distributed` fetches claims that are not in a token, within its request. This module is the verifier; `providers` has one per
+//! provider.
 
+mod distributed;
 mod keys;
 mod provider;
 pub mod providers;
@@ -17,11 +19,13 @@ use pilothouse_types::bounded::ExpiringCache;
 use pilothouse_types::clock::{Clock, Moment, Timestamp};
 use pilothouse_types::identity::{Credentials, Identity};
 use pilothouse_types::lock::Lock;
+use thiserror::Error;
 
 pub use self::keys::Keys;
 pub use self::provider::Provider;
 pub use self::rules::ClaimMapping;
 
+use self::distributed::{ClaimResolver, ClaimSource};
 use self::rules::Claims;
 use super::jwt::Token;
 use crate::limits::{OIDC_CACHED_TOKENS, OIDC_TOKEN_BYTES, OIDC_TOKEN_CACHE_TTL};
@@ -33,6 +37,7 @@ pub struct OpenIdTokens(Arc<Shared>);
 struct Shared {
     rules: ClaimMapping,
     keys: Arc<Keys>,
+    resolver: ClaimResolver,
     clock: Clock,
     /// Measures how long a verification takes that is not cached.
     latency: Option<Latency>,
@@ -45,13 +50,48 @@ enum Examination {
     /// A result that newer keys would not change.
     Verdict(Verification),
     /// None of the known keys matches its signature.
-    UnknownKey(&'static str),
+    UnknownKey(SignatureError),
+    /// It is valid, and one of its claims is elsewhere.
+    Distributed(Box<PendingClaim>),
+}
+
+/// A valid token whose groups are elsewhere.
+struct PendingClaim {
+    claims: Claims,
+    /// The name of the claim, and where it is.
+    name: String,
+    source: ClaimSource,
+    token_expiry: Timestamp,
+}
+
+/// Why a signature cannot be verified with the known keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+enum SignatureError {
+    /// No keys were fetched yet.
+    #[error("oidc: authenticator not initialized")]
+    NoKeys,
+    /// No key has made it.
+    #[error("oidc: verify token: failed to verify signature")]
+    Mismatch,
+}
+
+fn verify_signature(keys: &Keys, token: &Token<'_>) -> Result<(), SignatureError> {
+    let key_set = keys.key_set().ok_or(SignatureError::NoKeys)?;
+    key_set.verify(token).map_err(|_| SignatureError::Mismatch)
 }
 
 impl OpenIdTokens {
-    /// A verifier for tokens that one of these keys signed.
-    pub fn new(rules: ClaimMapping, keys: Arc<Keys>, clock: Clock) -> OpenIdTokens {
-        OpenIdTokens(Arc::new(Shared { rules, keys, clock, latency: None, cache: Lock::default() }))
+    /// A verifier for tokens that one of these keys signed. Endpoints of distributed claims are verified with these CAs (PEM), or
+    /// those of the system. `latency` measures the verifications.
+    pub fn new(
+        rules: ClaimMapping,
+        keys: Arc<Keys>,
+        authority_pem: Option<Vec<u8>>,
+        clock: Clock,
+        latency: Option<Latency>,
+    ) -> OpenIdTokens {
+        let resolver = ClaimResolver::new(Arc::clone(&keys), authority_pem, clock.clone());
+        OpenIdTokens(Arc::new(Shared { rules, keys, resolver, clock, latency, cache: Lock::default() }))
     }
 
     /// The issuer of the tokens.
@@ -62,12 +102,6 @@ impl OpenIdTokens {
     /// Whether tokens with this `iss` are for this verifier.
     fn is_issuer(&self, issuer: &str) -> bool {
         self.0.rules.is_issuer(issuer)
-    }
-
-    /// A verifier that measures its latency.
-    pub fn timed(rules: ClaimMapping, keys: Arc<Keys>, clock: Clock, latency: Latency) -> OpenIdTokens {
-        let (latency, cache) = (Some(latency), Lock::default());
-        OpenIdTokens(Arc::new(Shared { rules, keys, clock, latency, cache }))
     }
 }
 
@@ -104,24 +138,65 @@ impl Shared {
             Ok(expiry) => expiry,
             Err(reason) => return refused(format!("oidc: verify token: {reason}")),
         };
-        let Some(key_set) = self.keys.key_set() else {
-            return Examination::UnknownKey("oidc: authenticator not initialized");
-        };
-        // The claims parsed above may be used now: the signature covers the text that they were parsed from.
-        if key_set.verify(&token).is_err() {
-            return Examination::UnknownKey("oidc: verify token: failed to verify signature");
+        if let Err(error) = verify_signature(&self.keys, &token) {
+            return Examination::UnknownKey(error);
         }
-        match self.rules.identity(&claims) {
+        // The claims parsed above may be used now: the signature covers the text that they were parsed from.
+        match self.rules.distributed_groups(&claims) {
+            Ok(None) => Examination::Verdict(self.map_claims(&claims, digest, token_expiry)),
+            Ok(Some((name, source))) => {
+                Examination::Distributed(Box::new(PendingClaim { claims, name, source, token_expiry }))
+            }
+            Err(reason) => refused(format!("oidc: could not expand distributed claims: {reason}")),
+        }
+    }
+
+    /// The user of a valid token, who is remembered until `expiry` at most.
+    fn map_claims(&self, claims: &Claims, digest: [u8; 32], expiry: Timestamp) -> Verification {
+        match self.rules.identity(claims) {
             Ok(identity) => {
                 let identity = Arc::new(identity);
-                let expiry = now.plus(OIDC_TOKEN_CACHE_TTL).min(token_expiry);
+                let expiry = self.clock.now().plus(OIDC_TOKEN_CACHE_TTL).min(expiry);
                 self.insert_cached(digest, Arc::clone(&identity), expiry);
-                Examination::Verdict(Verification::Known(identity))
+                Verification::Known(identity)
             }
             Err(reason) => {
                 // The caller logs the refusal at a bounded rate, because a client may send such a token repeatedly.
                 tracing::debug!(%reason, "a valid OpenID token cannot be mapped to a user");
-                refused(reason)
+                Verification::Refused(reason)
+            }
+        }
+    }
+
+    /// Completes an examination that needs the network: newer keys, or a claim that is elsewhere.
+    async fn complete(&self, mut examination: Examination, text: &str, digest: [u8; 32]) -> Verification {
+        if matches!(examination, Examination::UnknownKey(_)) {
+            if let Err(reason) = self.keys.refetch().await {
+                return Verification::Refused(format!("oidc: verify token: fetching keys: {reason}"));
+            }
+            examination = self.examine(text, digest);
+        }
+        match examination {
+            Examination::Verdict(verdict) => verdict,
+            Examination::UnknownKey(error) => Verification::Refused(error.to_string()),
+            Examination::Distributed(pending) => self.resolve(*pending, digest).await,
+        }
+    }
+
+    async fn resolve(&self, pending: PendingClaim, digest: [u8; 32]) -> Verification {
+        let PendingClaim { mut claims, name, source, token_expiry } = pending;
+        let is_settled = || self.cached_identity(&digest).is_some();
+        match self.resolver.resolve(&self.rules, &name, &source, is_settled).await {
+            Ok(Some(resolved)) => {
+                claims.insert(name, resolved.value);
+                self.map_claims(&claims, digest, token_expiry.min(resolved.expiry))
+            }
+            Ok(None) => self.cached_identity(&digest).map_or_else(
+                || Verification::Refused("oidc: the token expired meanwhile".to_owned()),
+                Verification::Known,
+            ),
+            Err(reason) => {
+                Verification::Refused(format!("oidc: could not expand distributed claims: {reason}"))
             }
         }
     }
@@ -136,18 +211,13 @@ impl Verifier for OpenIdTokens {
             return Answer::Now(Verification::Known(identity));
         }
         let start = self.0.clock.moment();
-        if let Examination::Verdict(verdict) = self.0.examine(token, digest) {
-            return Answer::Now(self.0.record_latency(start, verdict));
-        }
+        let examination = match self.0.examine(token, digest) {
+            Examination::Verdict(verdict) => return Answer::Now(self.0.record_latency(start, verdict)),
+            examination => examination,
+        };
         let (shared, token) = (Arc::clone(&self.0), token.clone());
         Answer::later(async move {
-            let verdict = match shared.keys.refetch().await {
-                Err(reason) => Verification::Refused(format!("oidc: verify token: fetching keys: {reason}")),
-                Ok(()) => match shared.examine(&token, digest) {
-                    Examination::Verdict(verdict) => verdict,
-                    Examination::UnknownKey(reason) => Verification::Refused(reason.to_owned()),
-                },
-            };
+            let verdict = shared.complete(examination, &token, digest).await;
             shared.record_latency(start, verdict)
         })
     }

@@ -10,6 +10,8 @@ import sys
 import threading
 from urllib.parse import parse_qs, urlparse
 
+CLAIMS_TOKEN = "t"
+
 USERS = {
     "ann": {"email": "ann@example.com", "email_verified": True, "groups": ["devs", "testers"], "tier": "gold"},
     "bob": {"email": "bob@example.com", "email_verified": False, "groups": "devs", "tier": "gold"},
@@ -17,20 +19,39 @@ USERS = {
     "far": {
         "tier": "gold",
         "_claim_names": {"groups": "src"},
-        "_claim_sources": {"src": {"endpoint": "https://127.0.0.1:1/groups", "access_token": "t"}},
+        "_claim_sources": {"src": {"endpoint": "https://127.0.0.1:1/groups", "access_token": CLAIMS_TOKEN}},
     },
 }
+
+
+def with_claims(app, issuer, certificate):
+    """The provider with an endpoint of distributed claims: those of ann, for whoever has the access token."""
+
+    def respond(environ, start_response):
+        if environ["PATH_INFO"] != "/claims":
+            return app(environ, start_response)
+        if environ.get("HTTP_AUTHORIZATION") != f"Bearer {CLAIMS_TOKEN}":
+            start_response("403 Forbidden", [("Content-Length", "0")])
+            return []
+        token = id_token(issuer, certificate, "pilothouse", "ann").encode()
+        start_response("200 OK", [("Content-Type", "application/jwt"), ("Content-Length", str(len(token)))])
+        return [token]
+
+    return respond
 
 
 def serve(port, certificate, key):
     import oidc_provider_mock
     import werkzeug.serving
 
+    issuer = f"https://127.0.0.1:{port}"
+    source = {"endpoint": f"{issuer}/claims", "access_token": CLAIMS_TOKEN}
+    USERS["near"] = USERS["far"] | {"_claim_sources": {"src": source}}
     users = [oidc_provider_mock.User(sub=name, claims=claims) for name, claims in USERS.items()]
     server = werkzeug.serving.make_server(
         "127.0.0.1",
         int(port),
-        oidc_provider_mock.app(user_claims=users),
+        with_claims(oidc_provider_mock.app(user_claims=users), issuer, certificate),
         threaded=True,
         ssl_context=(certificate, key),
     )
@@ -46,6 +67,10 @@ def serve(port, certificate, key):
 
 
 def login(issuer, certificate, client, user):
+    print(id_token(issuer, certificate, client, user))
+
+
+def id_token(issuer, certificate, client, user):
     import httpx
 
     context = ssl.create_default_context(cafile=certificate)
@@ -70,7 +95,7 @@ def login(issuer, certificate, client, user):
             data={"grant_type": "authorization_code", "code": code, "redirect_uri": back},
             auth=(client, "secret"),
         )
-        print(granted.raise_for_status().json()["id_token"])
+        return granted.raise_for_status().json()["id_token"]
 
 
 if __name__ == "__main__":

@@ -155,12 +155,14 @@ impl Service {
     ) -> Result<Vec<u8>, Failure> {
         let target = self.uri.path_and_query().map_or("/", |path| path.as_str());
         let request = match body {
-            Some(_) => Request::post(target).header(CONTENT_TYPE, "application/json"),
-            None => Request::get(target),
+            Some(_) => Request::post(target)
+                .header(CONTENT_TYPE, "application/json")
+                .header(ACCEPT, "application/json"),
+            // A document may be of any type, such as a token.
+            None => Request::get(target).header(ACCEPT, "*/*"),
         };
         let mut request = request
             .header(HOST, self.uri.authority().map_or("", |authority| authority.as_str()))
-            .header(ACCEPT, "application/json")
             .header(USER_AGENT, SERVER_NAME);
         if let Some(header) = &presented.header {
             request = request.header(AUTHORIZATION, header);

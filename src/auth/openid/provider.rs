@@ -1,6 +1,7 @@
 //! Fetches the keys of a provider: the discovery document of the issuer names their URL.
 //!
-//! A task of its own on the server's thread. The server does not wait for it. A provider that is down is retried; its known keys
+//! A task of its own: on the server's thread for a configured provider, on a worker for an issuer of distributed claims. Nothing
+//! waits for it but tokens. A provider that is down is retried; its known keys
 //! stay valid meanwhile.
 
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use openssl::x509::X509;
 use pilothouse_client::kubeconfig::Access;
 use pilothouse_client::webhook::Service;
 use serde::Deserialize;
+use tokio::task::spawn_blocking;
 
 use super::keys::Keys;
 use super::rules::ClaimMapping;
@@ -145,7 +147,11 @@ impl Provider {
                 metadata.jwks_uri
             ));
         }
-        service(&metadata.jwks_uri, self.authority_pem.as_ref())
+        let authority_pem = self.authority_pem.clone();
+        // Reading the CAs of the system takes longer than a worker may be held.
+        spawn_blocking(move || service(&metadata.jwks_uri, authority_pem.as_ref()))
+            .await
+            .map_err(|error| error.to_string())?
     }
 
     async fn document(&self, service: &Service) -> Result<Vec<u8>, String> {

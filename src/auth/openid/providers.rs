@@ -88,11 +88,11 @@ impl Providers {
         jwt: Option<Jwt>,
     ) -> Result<RunningProvider, String> {
         let keys = Arc::new(Keys::new(self.clock.clone()));
-        let provider = Provider::new(&rules, authority_pem, keys.clone())?;
-        let latency = self.metrics.authentication.latency(&rules.issuer);
+        let provider = Provider::new(&rules, authority_pem.clone(), keys.clone())?;
+        let latency = Some(self.metrics.authentication.latency(&rules.issuer));
         Ok(RunningProvider {
             jwt,
-            tokens: OpenIdTokens::timed(rules, keys.clone(), self.clock.clone(), latency),
+            tokens: OpenIdTokens::new(rules, keys.clone(), authority_pem, self.clock.clone(), latency),
             keys,
             _task: AbortOnDropHandle::new(actix::spawn(provider.run())),
         })

@@ -1,6 +1,6 @@
 //! Maps claims to users, without clock, keys or network.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use pilothouse_admission::auth_expressions::Expression;
 use pilothouse_admission::auth_expressions::claims::{ExpressionError, Rule, check_claims, check_user};
@@ -9,8 +9,10 @@ use pilothouse_apimachinery::value::Value as CelValue;
 use pilothouse_apimachinery::well_known::CREDENTIAL_ID;
 use pilothouse_types::clock::Timestamp;
 use pilothouse_types::identity::Identity;
+use serde::Deserialize as _;
 use serde_json::{Map, Value};
 
+use super::distributed::ClaimSource;
 use crate::auth::jwt::{Algorithm, Token};
 use crate::config::OpenId;
 use crate::config::authentication_file::{Jwt, Mapping, Source};
@@ -33,8 +35,13 @@ impl Claims {
         self.get("iss").and_then(Value::as_str).unwrap_or_default()
     }
 
-    fn get(&self, claim: &str) -> Option<&Value> {
+    pub(super) fn get(&self, claim: &str) -> Option<&Value> {
         self.0.get(claim)
+    }
+
+    /// Adds a claim that was elsewhere.
+    pub(super) fn insert(&mut self, claim: String, value: Value) {
+        self.0.insert(claim, value);
     }
 
     /// A required string claim.
@@ -59,21 +66,25 @@ impl Claims {
         seconds.map(Some).ok_or_else(|| format!("oidc: failed to unmarshal claims: {claim} is not a time"))
     }
 
-    /// The names of distributed and aggregated claims, whose values are not in the token.
-    fn distributed_claims(&self) -> Result<BTreeSet<&str>, &'static str> {
-        let sources = self.get("_claim_sources").and_then(Value::as_object);
+    /// The distributed and aggregated claims, whose values are not in the token: their names, and where they are.
+    fn distributed_claims(&self) -> Result<BTreeMap<&str, ClaimSource>, &'static str> {
+        let malformed = "oidc: failed to unmarshal claims: _claim_sources";
+        let sources = match self.get("_claim_sources") {
+            None | Some(Value::Null) => BTreeMap::new(),
+            Some(sources) => BTreeMap::<String, Value>::deserialize(sources).map_err(|_| malformed)?,
+        };
         let names = match self.get("_claim_names") {
-            None | Some(Value::Null) => return Ok(BTreeSet::new()),
+            None | Some(Value::Null) => return Ok(BTreeMap::new()),
             Some(names) => names.as_object().ok_or("oidc: failed to unmarshal claims: _claim_names")?,
         };
-        for source in names.values() {
+        let mut located = BTreeMap::new();
+        for (name, source) in names {
             let source = source.as_str().filter(|source| !source.is_empty());
             let source = source.ok_or("oidc: failed to obtain source from claim name")?;
-            if !sources.is_some_and(|sources| sources.contains_key(source)) {
-                return Err("oidc: source does not exist");
-            }
+            let source = sources.get(source).ok_or("oidc: source does not exist")?;
+            located.insert(name.as_str(), ClaimSource::deserialize(source).map_err(|_| malformed)?);
         }
-        Ok(names.keys().map(String::as_str).collect())
+        Ok(located)
     }
 }
 
@@ -165,6 +176,11 @@ impl ClaimMapping {
         }
     }
 
+    /// The mapping for an issuer of distributed claims: the same audiences and algorithms count.
+    pub(super) fn for_issuer(&self, issuer: &str) -> ClaimMapping {
+        ClaimMapping { issuer: issuer.to_owned(), discovery: None, ..self.clone() }
+    }
+
     /// Whether tokens with this `iss` belong to this provider.
     pub(super) fn is_issuer(&self, issuer: &str) -> bool {
         issuer == self.issuer || (issuer, self.issuer.as_str()) == GOOGLE
@@ -220,7 +236,6 @@ impl ClaimMapping {
 
     /// The user of a token with a valid signature.
     pub(super) fn identity(&self, claims: &Claims) -> Result<Identity, String> {
-        self.refuse_distributed_claims(claims)?;
         let cel_value = if self.uses_expressions() { claims.cel_value() } else { CelValue::Null };
         let name = self.username(claims, &cel_value)?;
         let groups = self.groups(claims, &cel_value)?;
@@ -254,21 +269,20 @@ impl ClaimMapping {
             || !self.claim_rules.is_empty()
     }
 
-    /// Refuses distributed claims, because they are not fetched. If such a user were accepted without groups, rules against a
-    /// group would not apply.
-    fn refuse_distributed_claims(&self, claims: &Claims) -> Result<(), String> {
-        let distributed_claims = claims.distributed_claims()?;
-        let sources = [Some(&self.username), self.groups.as_ref(), self.uid.as_ref()];
-        let used = sources.into_iter().flatten().filter_map(|source| match source {
-            Source::Claim(mapping) => Some(&mapping.claim),
-            Source::Expression(_) => None,
-        });
-        let mut used = used.chain(self.required.keys());
-        match used.find(|claim| claims.get(claim).is_none() && distributed_claims.contains(claim.as_str())) {
-            Some(claim) => Err(format!(
-                "oidc: could not expand distributed claims: {claim:?} is a distributed or aggregated claim, which is not supported"
-            )),
-            None => Ok(()),
+    /// The name of the groups claim and where it is, if it is mapped and not in the token. Only groups may be elsewhere. A claim
+    /// that cannot be fetched refuses the token: if such a user were accepted without groups, rules against a group would not apply.
+    pub(super) fn distributed_groups(
+        &self,
+        claims: &Claims,
+    ) -> Result<Option<(String, ClaimSource)>, String> {
+        let Some(Source::Claim(Mapping { claim, .. })) = &self.groups else { return Ok(None) };
+        if claims.get(claim).is_some() {
+            return Ok(None);
+        }
+        let Some(source) = claims.distributed_claims()?.remove(claim.as_str()) else { return Ok(None) };
+        match source.endpoint.as_deref() {
+            None | Some("") => Err(format!("{claim:?} has no endpoint; aggregated claims are not supported")),
+            Some(_) => Ok(Some((claim.clone(), source))),
         }
     }
 

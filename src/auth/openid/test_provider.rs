@@ -94,6 +94,8 @@ pub struct TestProvider {
     pub responses: RefCell<HashMap<String, TestResponse>>,
     /// How often its keys were requested.
     pub key_requests: Cell<usize>,
+    /// The paths and heads of all requests.
+    heads: RefCell<Vec<(String, String)>>,
 }
 
 impl TestProvider {
@@ -106,6 +108,7 @@ impl TestProvider {
             authority_pem: certificate.to_pem().unwrap(),
             responses: RefCell::default(),
             key_requests: Cell::new(0),
+            heads: RefCell::default(),
             issuer,
         });
         provider.publish(keys);
@@ -122,6 +125,21 @@ impl TestProvider {
 
     pub fn respond(&self, path: &str, response: TestResponse) {
         self.responses.borrow_mut().insert(path.to_owned(), response);
+    }
+
+    /// The head of the last request for this path.
+    pub fn head_of(&self, path: &str) -> Option<String> {
+        self.heads
+            .borrow()
+            .iter()
+            .rev()
+            .find(|(requested, _)| requested == path)
+            .map(|(_, head)| head.clone())
+    }
+
+    /// How often this path was requested.
+    pub fn count_of(&self, path: &str) -> usize {
+        self.heads.borrow().iter().filter(|(requested, _)| requested == path).count()
     }
 
     pub fn publish(&self, keys: &[&Signer]) {
@@ -145,6 +163,7 @@ impl TestProvider {
         let request = String::from_utf8(request).unwrap();
         assert!(request.starts_with("GET "), "{request}");
         let path = request.split(' ').nth(1).unwrap();
+        self.heads.borrow_mut().push((path.to_owned(), request.clone()));
         self.key_requests.set(self.key_requests.get() + usize::from(path == "/keys"));
         let response = self.responses.borrow().get(path).cloned().unwrap_or(TestResponse::Status(404));
         let head = match &response {

@@ -34,7 +34,7 @@ fn offline_verifier(more: &[&str], signers: &[&Signer]) -> (OpenIdTokens, Clock)
     let keys = Arc::new(Keys::new(clock.clone()));
     keys.begin_attempt();
     keys.end_attempt(Some(key_set));
-    (OpenIdTokens::new(rules, keys, clock.clone()), clock)
+    (OpenIdTokens::new(rules, keys, None, clock.clone(), None), clock)
 }
 
 fn credentials(token: &str) -> Credentials {
@@ -215,7 +215,7 @@ fn verifier_with_provider(provider_stub: &TestProvider) -> (Rc<OpenIdTokens>, Cl
     let keys = Arc::new(Keys::new(clock.clone()));
     let provider = Provider::new(&rules, Some(provider_stub.authority_pem.clone()), keys.clone()).unwrap();
     actix::spawn(provider.run());
-    (Rc::new(OpenIdTokens::new(rules, keys, clock.clone())), clock)
+    (Rc::new(OpenIdTokens::new(rules, keys, None, clock.clone(), None)), clock)
 }
 
 fn token(provider_stub: &TestProvider, signer: &Signer, user: &str) -> String {

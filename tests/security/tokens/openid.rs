@@ -158,6 +158,8 @@ fn oidc_token_authenticates_user_and_groups() {
     let user_info = whoami(&server, &token);
     assert_eq!(user_info["username"], user);
     assert_eq!(user_info["groups"], json!(["oidc:devs", "oidc:testers", "system:authenticated"]));
+    let distributed = whoami(&server, &endpoint.login("pilothouse", "near"));
+    assert_eq!(distributed["groups"], user_info["groups"], "they are fetched with the access token");
     grant_map_access(&server, "Group", "oidc:testers");
     bearer(&server, &token).get(MAPS).ok();
     assert_eq!(bearer(&server, &token).get("/api/v1/namespaces/default/secrets").status, 403);
@@ -233,7 +235,7 @@ fn invalid_oidc_tokens_are_unauthorized() {
     let invalid_tokens = [
         ("another client", endpoint.login("another", "ann")),
         ("no tier", endpoint.login("pilothouse", "cat")),
-        ("groups elsewhere", endpoint.login("pilothouse", "far")),
+        ("groups that cannot be fetched", endpoint.login("pilothouse", "far")),
         ("other claims", format!("{}.{}.{}", segments[0], encode_segment(&claims), segments[2])),
         ("not signed", format!("{}.{}.", encode_segment(&json!({"alg": "none"})), segments[1])),
         (
@@ -259,7 +261,7 @@ fn invalid_oidc_tokens_are_unauthorized() {
     }
     // Only one of many refusals in a second is logged.
     let distributed_claims_token = &invalid_tokens[2].1;
-    let is_logged = || server.log().contains("distributed or aggregated claim").then_some(());
+    let is_logged = || server.log().contains("could not expand distributed claims").then_some(());
     poll(TIMEOUT, || {
         is_logged()
             .or_else(|| (bearer(&server, distributed_claims_token).get(MAPS).status != 401).then_some(()))

@@ -220,25 +220,31 @@ fn openid_token_without_required_claims_is_refused() {
 }
 
 #[test]
-fn openid_distributed_claims_are_refused_if_mapped() {
+fn openid_distributed_claims_are_located_for_groups_only() {
     let groups = ["--oidc-groups-claim=groups"];
     let distributed = |names: Value| {
         json!({"_claim_names": names, "_claim_sources": {
             "far": {"endpoint": "https://far.test/groups", "access_token": "t"}, "inside": {"JWT": "a.b.c"}}})
     };
-    for source in ["far", "inside"] {
-        let error = name(&groups, &distributed(json!({"groups": source}))).unwrap_err();
-        assert!(error.contains("\"groups\" is a distributed or aggregated claim"), "{error}");
-        assert!(name(&[], &distributed(json!({"groups": source}))).is_ok(), "the groups are not mapped");
-    }
+    let endpoint = |more: &[&str], changes: &Value| {
+        let located = rules(more).distributed_groups(&claims_of(&claims(ISSUER, changes)))?;
+        Ok::<_, String>(located.and_then(|(name, source)| Some((name, source.endpoint?))))
+    };
+    let expected = Some(("groups".to_owned(), "https://far.test/groups".to_owned()));
+    assert_eq!(endpoint(&groups, &distributed(json!({"groups": "far"}))), Ok(expected));
+    assert_eq!(endpoint(&[], &distributed(json!({"groups": "far"}))), Ok(None), "groups are not mapped");
+    assert_eq!(endpoint(&groups, &distributed(json!({"hd": "far"}))), Ok(None), "another claim");
+    let error = endpoint(&groups, &distributed(json!({"groups": "inside"}))).unwrap_err();
+    assert!(error.contains("aggregated claims are not supported"), "{error}");
     let mut both = distributed(json!({"groups": "far"}));
     both["groups"] = json!(["a"]);
-    assert_eq!(identity(&groups, &both).unwrap().groups, ["a"], "the value in the token is used");
+    assert_eq!(endpoint(&groups, &both), Ok(None), "the value in the token is used");
+    // Other claims must be in the token.
     let required = name(&["--oidc-required-claim=hd=x"], &distributed(json!({"hd": "far"}))).unwrap_err();
-    assert!(required.contains("\"hd\" is a distributed"), "{required}");
+    assert!(required.contains("required claim hd not present"), "{required}");
     let mut nameless = distributed(json!({"sub": "far"}));
     nameless["sub"] = Value::Null;
-    assert!(name(&[], &nameless).unwrap_err().contains("\"sub\" is a distributed"));
+    assert!(name(&[], &nameless).unwrap_err().contains("parse username claims \"sub\": claim not present"));
     for (names, expected) in [
         (json!({"groups": "gone"}), "oidc: source does not exist"),
         (json!({"groups": ""}), "oidc: failed to obtain source"),
@@ -247,6 +253,10 @@ fn openid_distributed_claims_are_refused_if_mapped() {
     ] {
         let error = check_error(&[], "RS256", &distributed(names)).unwrap();
         assert!(error.contains(expected), "{error}");
+    }
+    for sources in [json!([]), json!({"far": {"endpoint": 7}})] {
+        let claims = json!({"_claim_names": {"groups": "far"}, "_claim_sources": sources});
+        assert!(check_error(&[], "RS256", &claims).unwrap().contains("_claim_sources"));
     }
 }
 
