@@ -98,6 +98,8 @@ pub struct Backend {
     pub current_resource: CurrentResource,
     /// The same, but in another version if that of the resource is no longer served.
     pub served_version: CurrentResource,
+    /// Finds a served resource by its name, for requests of the server to itself.
+    pub find_resource: FindResource,
 }
 
 /// How objects are deleted.
@@ -108,6 +110,9 @@ pub struct DeletionSettings {
     /// How many objects of a collection are deleted at the same time.
     pub concurrent: usize,
 }
+
+/// Finds the resource of a group and version with this name; `None` if it is not served.
+pub type FindResource = Rc<dyn Fn(&GroupVersion, &str) -> Option<Arc<Resource>>>;
 
 /// Returns the resource that is currently served under the name of the given one.
 pub type CurrentResource = Rc<dyn Fn(&Arc<Resource>) -> Option<Arc<Resource>>>;

@@ -20,7 +20,7 @@ impl Plugin for CreateRights {
     fn handles(&self, write: &Write<'_>) -> bool {
         write.operation == Operation::Create
             && !write.call.name().is_empty()
-            && write.call.subresource().is_empty()
+            && write.subresource().is_empty()
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, _: &'a Value) -> Outcome<'a> {

@@ -25,7 +25,7 @@ pub struct Escalation;
 impl Plugin for Escalation {
     fn handles(&self, write: &Write<'_>) -> bool {
         write.operation != Operation::Delete
-            && write.call.group_resource().group == RBAC_GROUP
+            && write.group_resource().group == RBAC_GROUP
             && !write.call.user().is_in(MASTERS)
     }
 
@@ -38,7 +38,7 @@ async fn check(write: &Write<'_>, object: &Value) -> Result<()> {
     if write.old.is_some_and(|old| only_gc_fields_changed(object, old)) {
         return Ok(());
     }
-    match write.call.group_resource().resource {
+    match write.group_resource().resource {
         "roles" | "clusterroles" => check_role(write, object).await,
         _ => check_binding(write, object).await,
     }
@@ -106,7 +106,7 @@ async fn check_binding(write: &Write<'_>, binding: &Value) -> Result<()> {
     .await?;
     let role = result.map_err(|MissingRole(role)| match &*role.kind {
         // The error names the resource that is written, as the reference's does.
-        "Role" | "ClusterRole" => Status::not_found(write.call.group_resource(), &role.name),
+        "Role" | "ClusterRole" => Status::not_found(write.group_resource(), &role.name),
         _ => Status::internal(MissingRole(role).to_string()),
     })?;
     user_rights(write).await?.check_covers(write, binding, role.rules())
@@ -116,7 +116,7 @@ async fn check_binding(write: &Write<'_>, binding: &Value) -> Result<()> {
 fn forbidden(write: &Write<'_>, object: &Value, reason: &str) -> Box<Status> {
     let names = [write.call.name(), meta::name(object)];
     let name = names.into_iter().find(|name| !name.is_empty()).unwrap_or_default();
-    Status::forbidden(reason, Some((write.call.group_resource(), name)))
+    Status::forbidden(reason, Some((write.group_resource(), name)))
 }
 
 /// The RBAC rights of the user.
@@ -152,7 +152,7 @@ impl UserRights {
 
     fn check_covers(&self, write: &Write<'_>, object: &Value, rules: &[Rule]) -> Result<()> {
         let Some(missing) = find_missing_permissions(&self.roles(), rules) else { return Ok(()) };
-        let resource = write.call.group_resource();
+        let resource = write.group_resource();
         let errors =
             self.missing.iter().map(|MissingRole(role)| Status::not_found(resource, &role.name).message);
         let errors: Vec<String> = errors.collect();

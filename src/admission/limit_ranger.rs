@@ -32,7 +32,7 @@ impl Plugin for LimitRanger {
     }
 
     fn mutate<'a>(&'a self, write: &'a Write<'a>, object: &'a mut Value) -> Outcome<'a> {
-        if write.call.group_resource().resource != "pods" {
+        if write.group_resource().resource != "pods" {
             return done(Ok(()));
         }
         Box::pin(async {
@@ -46,7 +46,7 @@ impl Plugin for LimitRanger {
     fn validate<'a>(&'a self, write: &'a Write<'a>, object: &'a Value) -> Outcome<'a> {
         Box::pin(async {
             for range in self.ranges(write).await? {
-                let errors = match write.call.group_resource().resource {
+                let errors = match write.group_resource().resource {
                     "pods" => limit_checks::check_pod(object, &range),
                     _ => limit_checks::check_claim(object, &range),
                 };

@@ -24,7 +24,7 @@ impl Plugin for NamespaceLifecycle {
         match write.operation {
             Operation::Create | Operation::Update => {
                 // An access review must not reveal whether a namespace exists.
-                write.call.resource().namespaced && write.call.group_resource() != REVIEWS
+                write.call.resource().namespaced && write.group_resource() != REVIEWS
             }
             Operation::Delete => write.is_of("", NAMESPACES),
             Operation::Connect => false,
@@ -66,7 +66,7 @@ async fn check_not_terminating(write: &Write<'_>, object: &Value) -> Result<()> 
     // The phase is an indexed field, so the namespace need not be decoded for every new object in it.
     let is_terminating = || namespace.fields.get("status.phase") == Some("Terminating");
     if write.operation == Operation::Create && is_terminating() {
-        let (resource, name) = (write.call.group_resource(), write.name(object));
+        let (resource, name) = (write.group_resource(), write.name(object));
         return Err(Status::namespace_terminating(resource, name, write.call.namespace()));
     }
     Ok(())

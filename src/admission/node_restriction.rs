@@ -76,8 +76,8 @@ async fn check(write: &Write<'_>, object: &Value, allowances: Allowances) -> Res
     if node.is_empty() {
         return refuse(format!("could not determine node from user {:?}", write.call.user().name));
     }
-    let resource = write.call.group_resource();
-    let message = match (resource.group, resource.resource, write.call.subresource()) {
+    let resource = write.group_resource();
+    let message = match (resource.group, resource.resource, write.subresource()) {
         ("", "pods", "") => match write.operation {
             Operation::Create => match check_mirror_pod(node, object) {
                 None => {

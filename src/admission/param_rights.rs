@@ -52,12 +52,10 @@ enum WrittenType {
 }
 
 fn written_type(write: &Write<'_>) -> Option<WrittenType> {
-    if !write.call.subresource().is_empty()
-        || write.call.group_resource().group != ADMISSION_REGISTRATION_GROUP
-    {
+    if !write.subresource().is_empty() || write.group_resource().group != ADMISSION_REGISTRATION_GROUP {
         return None;
     }
-    Some(match write.call.group_resource().resource {
+    Some(match write.group_resource().resource {
         "validatingadmissionpolicies" | "mutatingadmissionpolicies" => WrittenType::Policy,
         "validatingadmissionpolicybindings" => WrittenType::Binding(PolicyKind::Validating),
         "mutatingadmissionpolicybindings" => WrittenType::Binding(PolicyKind::Mutating),

@@ -68,8 +68,8 @@ fn subject_of(write: &Write<'_>) -> Option<Subject> {
     if write.operation == Operation::Delete {
         return None;
     }
-    let resource = write.call.group_resource();
-    match (resource.group, resource.resource, write.call.subresource()) {
+    let resource = write.group_resource();
+    match (resource.group, resource.resource, write.subresource()) {
         ("", NAMESPACES, "") => Some(Subject::Namespace),
         ("", "pods", subresource) => (!EXEMPT_SUBRESOURCES.contains(&subresource)).then_some(Subject::Pod),
         (group, resource, "") => {
@@ -265,10 +265,10 @@ impl PodSecurity {
 
 /// The labels of metrics about a write.
 fn labels<'a>(write: &'a Write<'_>) -> WriteLabels<'a> {
-    let resource = write.call.group_resource();
+    let resource = write.group_resource();
     let operation = if write.operation == Operation::Create { "create" } else { "update" };
     let resource = if (resource.group, resource.resource) == ("", "pods") { "pod" } else { "controller" };
-    WriteLabels { operation, resource, subresource: write.call.subresource() }
+    WriteLabels { operation, resource, subresource: write.subresource() }
 }
 
 /// Adds an audit annotation if the request is audited.

@@ -57,7 +57,7 @@ pub struct PolicyDeps {
 impl PolicyDeps {
     /// Whether a policy may apply to a write.
     fn may_apply(&self, write: &Write<'_>) -> bool {
-        let GroupResource { group, resource } = write.call.group_resource();
+        let GroupResource { group, resource } = write.group_resource();
         // A table that is not up to date may lack a policy.
         let has_policies = || self.policies.fresh().is_none_or(|table| !table.is_idle());
         !EXEMPT.contains(&(group, resource)) && has_policies()

@@ -84,8 +84,8 @@ impl ResourceQuota {
         }
         let Some(change) = change(write) else { return Ok(()) };
         let request = Request {
-            resource: write.call.group_resource(),
-            subresource: write.call.subresource(),
+            resource: write.group_resource(),
+            subresource: write.subresource(),
             change,
             new: object,
             old: write.old.unwrap_or(&Value::Null),
@@ -121,8 +121,8 @@ impl ResourceQuota {
 impl Plugin for ResourceQuota {
     fn handles(&self, write: &Write<'_>) -> bool {
         let Some(change) = change(write).filter(|_| !write.call.namespace().is_empty()) else { return false };
-        let evaluator = UsageEvaluator::for_resource(write.call.group_resource(), self.settings.features);
-        evaluator.is_some_and(|evaluator| evaluator.may_charge(change, write.call.subresource()))
+        let evaluator = UsageEvaluator::for_resource(write.group_resource(), self.settings.features);
+        evaluator.is_some_and(|evaluator| evaluator.may_charge(change, write.subresource()))
     }
 
     fn validate<'a>(&'a self, write: &'a Write<'a>, object: &'a Value) -> Outcome<'a> {

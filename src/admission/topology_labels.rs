@@ -29,7 +29,7 @@ impl Plugin for PodTopologyLabels {
 }
 
 async fn set_labels(write: &Write<'_>, object: &mut Value) -> Result<()> {
-    let Some(node) = node_of(object, write.call.subresource() == "binding") else { return Ok(()) };
+    let Some(node) = node_of(object, write.subresource() == "binding") else { return Ok(()) };
     let result =
         write.backend.stores.get_seen(&TypeName::new("nodes"), Key::cluster(node), write.call.permit()).await;
     let node = match result {

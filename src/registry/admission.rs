@@ -67,8 +67,18 @@ impl Write<'_> {
 
     /// Whether it writes this subresource of a resource.
     pub fn is_of_subresource(&self, group: &str, resource: &str, subresource: &str) -> bool {
-        self.call.group_resource() == GroupResource { group, resource }
-            && self.call.subresource() == subresource
+        self.group_resource() == GroupResource { group, resource } && self.subresource() == subresource
+    }
+
+    /// The requested resource, for rules and messages. A binding whose pod is named by its body is one of `bindings`, not of a
+    /// subresource of pods.
+    pub fn group_resource(&self) -> GroupResource<'_> {
+        self.call.requested_resource().0.name()
+    }
+
+    /// The requested subresource, empty for the resource itself.
+    pub fn subresource(&self) -> &str {
+        self.call.requested_resource().1
     }
 
     /// Whether it is a dry run.
@@ -78,7 +88,7 @@ impl Write<'_> {
 
     /// 403 that names the object, by its generateName if it has no name yet.
     pub fn forbidden(&self, object: &Value, reason: &str) -> Box<Status> {
-        Status::forbidden(reason, Some((self.call.group_resource(), self.name(object))))
+        Status::forbidden(reason, Some((self.group_resource(), self.name(object))))
     }
 
     /// The name for messages. In a deletion of a collection the request has no name.

@@ -54,19 +54,6 @@ impl Objects {
         managed_fields::record(&self.versions(call), &call.owned_write(&manager, &now, &reset), old, new);
     }
 
-    /// Updates managedFields for a change that this server makes itself to an object of another kind.
-    pub(crate) fn record_server_fields(
-        &self,
-        version: &GroupVersion,
-        kind: &str,
-        subresource: &str,
-        old: &Value,
-        new: &mut Value,
-    ) {
-        let write = ServerWrite { version, kind, subresource, now: &self.now() };
-        record_server_fields(&self.registry, &write, Some(old), new);
-    }
-
     /// Reads the subresource of the path, with its managedFields.
     pub(crate) fn view_with_owners<'v>(
         &self,

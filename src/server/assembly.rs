@@ -281,7 +281,7 @@ fn enabled_features(config: &Config) -> EnabledFeatures {
 }
 
 fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {
-    let (shared, also_shared) = (parts.shared.clone(), parts.shared.clone());
+    let [shared, also_shared, served] = std::array::from_fn(|_| parts.shared.clone());
     Backend {
         objects: Objects {
             registry: parts.registry.clone(),
@@ -332,6 +332,9 @@ fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {
         )),
         current_resource: Rc::new(move |resource| custom_resources::current_resource(&shared, resource)),
         served_version: Rc::new(move |resource| custom_resources::served_version(&also_shared, resource)),
+        find_resource: Rc::new(move |gv, plural| {
+            served.served.load().catalog.find(&gv.group, &gv.version, plural).cloned()
+        }),
     }
 }
 

@@ -282,6 +282,7 @@ async fn backend(write_hooks: WriteHooks, admission: Chain) -> Backend {
         conversions: Rc::new(Conversions::new(false, metrics, clock.clone(), Pool::new(clock))),
         current_resource: Rc::new(|resource| Some(resource.clone())),
         served_version: Rc::new(|resource| Some(resource.clone())),
+        find_resource: Rc::new(|_, _| None),
     }
 }
 

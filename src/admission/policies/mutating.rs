@@ -128,12 +128,7 @@ impl MutatingAdmissionPolicy {
         }
         let Some(first) = refusals.first() else { return Ok(()) };
         let messages = refusals.iter().map(|refusal| refusal.message.as_str());
-        Err(Status::denied_by_policies(
-            write.call.group_resource(),
-            write.name(&before),
-            messages,
-            first.reason,
-        ))
+        Err(Status::denied_by_policies(write.group_resource(), write.name(&before), messages, first.reason))
     }
 }
 

@@ -75,12 +75,9 @@ impl ValidatingAdmissionPolicy {
         }
         match evaluation.denial {
             None => Ok(()),
-            Some(Denial { message, reason }) => Err(Status::denied_by_policy(
-                write.call.group_resource(),
-                write.name(object),
-                &message,
-                reason,
-            )),
+            Some(Denial { message, reason }) => {
+                Err(Status::denied_by_policy(write.group_resource(), write.name(object), &message, reason))
+            }
         }
     }
 }

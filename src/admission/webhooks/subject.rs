@@ -122,7 +122,7 @@ impl<'a> Subject<'a> {
             }
             Err(reason) => {
                 tracing::warn!(webhook = hook.name, %reason, "the match conditions of an admission webhook cannot be evaluated");
-                Err(Status::forbidden(&reason, Some((self.write.call.group_resource(), attributes.name))))
+                Err(Status::forbidden(&reason, Some((self.write.group_resource(), attributes.name))))
             }
         }
     }

@@ -1,23 +1,28 @@
 //! Eviction: a deletion that respects PodDisruptionBudgets.
 
 use std::ops::Bound;
-use std::sync::Arc;
 
 use pilothouse_api::deletion;
 use pilothouse_api::subresources::eviction::{self, PodState};
 use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::options::{DeleteOptions, WriteMode};
+use pilothouse_apimachinery::query::Query;
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::verb::Verb;
 use pilothouse_apimachinery::version::GroupVersion;
+use pilothouse_apimachinery::well_known::SERVER_NAME;
 use pilothouse_kinds::{self as kinds, WriteContext};
 use pilothouse_types::object::{Object, TypeName};
 
 use crate::limits::EVICTION_ATTEMPTS;
+use crate::registry::loopback::own_identity;
+use crate::registry::objects::Objects;
 use crate::registry::rewrite::WriteTarget;
-use crate::registry::{Backend, Call};
-use crate::verbs::{Reply, VerbResult, delete};
+use crate::registry::{Backend, Call, CallTarget, Execution, Origin, Requester, Warnings};
+use crate::verbs::update::{self, NewState};
+use crate::verbs::{Reply, VerbResult, delete, end_request};
 
 const BUDGETS: GroupResource<'_> = GroupResource { group: "policy", resource: "poddisruptionbudgets" };
 const BUDGET: &str = "PodDisruptionBudget";
@@ -78,7 +83,7 @@ async fn evict_counted(
     pod_state: PodState,
 ) -> Result<()> {
     let mut budgets = budgets_of(backend, call, pod).await?;
-    let Some((object, budget)) = budgets.pop() else { return mark_and_delete(backend, call, options).await };
+    let Some(budget) = budgets.pop() else { return mark_and_delete(backend, call, options).await };
     if !budgets.is_empty() {
         return Err(eviction::several_budgets());
     }
@@ -93,54 +98,71 @@ async fn evict_counted(
             result => result,
         };
     }
-    decrement_budget(backend, call, object, options).await?;
+    decrement_budget(backend, call, budget, options).await?;
     mark_and_delete(backend, call, options).await
 }
 
-type Budget = (Arc<Object>, Value);
-
-fn budget_store() -> TypeName {
-    TypeName::new(&BUDGETS.to_string())
-}
-
-fn read_budget(backend: &Backend, object: &Object) -> Result<Value> {
-    backend.objects.load_kind(&GroupVersion::new(BUDGETS.group, "v1"), BUDGET, object)
-}
-
 /// The budgets that count the pod.
-async fn budgets_of(backend: &Backend, call: &Call<'_>, pod: &Value) -> Result<Vec<Budget>> {
-    let snapshot = backend.stores.snapshot(&budget_store(), call.permit()).await;
+async fn budgets_of(backend: &Backend, call: &Call<'_>, pod: &Value) -> Result<Vec<Value>> {
+    let version = GroupVersion::new(BUDGETS.group, "v1");
+    let snapshot = backend.stores.snapshot(&TypeName::new(&BUDGETS.to_string()), call.permit()).await;
     let snapshot = snapshot.map_err(|error| Status::from_store(&error, BUDGETS, ""))?;
     let mut matching = Vec::new();
     for object in snapshot.scan(Some(call.namespace()), Bound::Unbounded) {
-        let budget = read_budget(backend, object)?;
+        let budget = backend.objects.load_kind(&version, BUDGET, object)?;
         if eviction::selects_pod(&budget, pod) {
-            matching.push((object.clone(), budget));
+            matching.push(budget);
         }
     }
     Ok(matching)
 }
 
-/// Takes one disruption from the budget.
+/// Takes one disruption from the budget. It is a request of the server to itself, so that admission and audit see it.
 async fn decrement_budget(
     backend: &Backend,
     call: &Call<'_>,
-    object: Arc<Object>,
+    mut budget: Value,
     options: &DeleteOptions,
 ) -> Result<()> {
-    let (store, version) = (budget_store(), GroupVersion::new(BUDGETS.group, "v1"));
-    let target = WriteTarget { store: &store, permit: call.permit(), attempts: EVICTION_ATTEMPTS };
-    let decrement = |object: &Object| {
-        let before = read_budget(backend, object)?;
-        let mut budget = before.clone();
-        eviction::take_disruption(&mut budget, call.name(), &backend.objects.now())?;
-        if options.dry_run {
-            return Ok(None);
-        }
-        backend.objects.record_server_fields(&version, BUDGET, "status", &before, &mut budget);
-        backend.objects.draft_kind(&version, BUDGET, object.key.clone(), &budget).map(Some)
+    let name = meta::name(&budget).to_owned();
+    // A budget that does not allow a disruption needs no request.
+    eviction::take_disruption(&mut budget, call.name(), &backend.objects.now())?;
+    if options.dry_run {
+        return Ok(());
+    }
+    let resource = (backend.find_resource)(&GroupVersion::new(BUDGETS.group, "v1"), BUDGETS.resource);
+    let resource = resource.ok_or_else(Status::no_such_resource)?;
+    let (user, query, warnings) = (own_identity(), Query::default(), Warnings::default());
+    let target = CallTarget {
+        namespace: call.namespace(),
+        name: &name,
+        subresource: "status",
+        ..CallTarget::stored(&resource)?
     };
-    backend.rewrite(&target, BUDGETS, object, decrement).await.map(drop)
+    let requester = Requester { user: &user, origin: Origin::Client, user_agent: SERVER_NAME };
+    let execution = Execution { permit: call.permit().clone(), ..Execution::unlimited() };
+    let budget_call = Call { execution, ..Call::new(target, requester, &query, &warnings) };
+    let admitted = backend.admit_call(Verb::Update, &user, &budget_call, "").await?;
+    backend.objects.record_body(&budget_call, &budget);
+    let state = TakenDisruption { objects: &backend.objects, call: &budget_call, pod: call.name() };
+    let result = update::store_update(backend, &budget_call, &state, WriteMode::Store).await;
+    end_request(admitted, &budget_call, result).await.map(drop)
+}
+
+/// The state of a budget after one more disruption.
+struct TakenDisruption<'a> {
+    objects: &'a Objects,
+    call: &'a Call<'a>,
+    pod: &'a str,
+}
+
+impl NewState for TakenDisruption<'_> {
+    fn next_state(&self, old: &Value) -> Result<Value> {
+        let mut budget = old.clone();
+        eviction::take_disruption(&mut budget, self.pod, &self.objects.now())?;
+        self.objects.record(self.call, Some(old), &mut budget);
+        Ok(budget)
+    }
 }
 
 /// Adds the DisruptionTarget condition to the pod, and deletes it.

@@ -42,6 +42,72 @@ fn binding_reviews_name_the_requested_resource() {
 }
 
 #[test]
+fn refused_binding_is_one_of_the_requested_resource() {
+    let server = Server::start();
+    let mut admin = server.admin();
+    let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "b"}, "spec": {"validations": [{"expression": "false", "message": "not that way"}],
+            "matchConstraints": {"resourceRules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"],
+                "resources": ["bindings"]}]}}});
+    admin.post(&format!("{GROUP}/validatingadmissionpolicies"), &policy).ok();
+    let policy_binding = json!({"apiVersion": "admissionregistration.k8s.io/v1",
+        "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "b"},
+        "spec": {"policyName": "b", "validationActions": ["Deny"]}});
+    admin.post(&format!("{GROUP}/validatingadmissionpolicybindings"), &policy_binding).ok();
+    admin.post("/api/v1/namespaces/default/pods", &pod("a", &json!({}))).ok();
+    let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "a"},
+        "target": {"kind": "Node", "name": "n"}});
+    let refused = admin.post("/api/v1/namespaces/default/bindings", &binding).expect_error(422, "Invalid");
+    assert!(message(&refused).starts_with("bindings \"a\" is forbidden: "), "{refused}");
+    admin.post("/api/v1/namespaces/default/pods/a/binding", &binding).ok();
+}
+
+#[test]
+fn eviction_sends_its_disruption_budget_through_admission() {
+    let hooks =
+        HookServer::start("h", |_, request| match request["object"]["status"]["disruptedPods"]["a"] {
+            Value::Null => allow(),
+            _ => Reply::Review(json!({"allowed": false, "status": {"message": "a stays"}})),
+        });
+    let server = Server::start();
+    let mut admin = server.admin();
+    let rules = json!({"rules": [{"operations": ["UPDATE"], "apiGroups": ["policy"], "apiVersions": ["v1"],
+        "resources": ["poddisruptionbudgets/status"]}]});
+    configure(&mut admin, "Validating", "v", &[hook(&hooks, "v.x.io", &rules)]);
+    let pods = "/api/v1/namespaces/default/pods";
+    for name in ["a", "b"] {
+        let mut running = pod(name, &json!({"nodeName": "n"}));
+        running["metadata"]["labels"] = json!({"app": "a"});
+        let mut running = admin.post(pods, &running).ok();
+        running["status"] = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
+        admin.put(&format!("{pods}/{name}/status"), &running).ok();
+    }
+    let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+    let budget = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "guard"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}}});
+    let mut budget = admin.post(budgets, &budget).ok();
+    budget["status"] = json!({"observedGeneration": 1, "disruptionsAllowed": 2, "currentHealthy": 2,
+        "desiredHealthy": 1, "expectedPods": 2});
+    admin.put(&format!("{budgets}/guard/status"), &budget).ok();
+    hooks.clear_requests();
+    let evict = |admin: &mut Client, name: &str| {
+        let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}});
+        admin.post(&format!("{pods}/{name}/eviction"), &eviction)
+    };
+    let refused = evict(&mut admin, "a").expect_error(400, "BadRequest");
+    assert!(message(&refused).ends_with("denied the request: a stays"), "{refused}");
+    assert_eq!(admin.get(&format!("{pods}/a")).status, 200);
+    assert_eq!(admin.get(&format!("{budgets}/guard")).ok()["status"]["disruptionsAllowed"], 2);
+    assert_eq!(evict(&mut admin, "b").status, 201);
+    let request = hooks.requests().pop().unwrap();
+    assert_eq!(text(&request, "/userInfo/username"), "system:apiserver");
+    assert_eq!((text(&request, "/name"), text(&request, "/subResource")), ("guard", "status"));
+    let status = admin.get(&format!("{budgets}/guard")).ok()["status"].clone();
+    assert_eq!((&status["disruptionsAllowed"], status["disruptedPods"].get("a")), (&json!(1), None));
+    assert!(status["disruptedPods"]["b"].is_string(), "{status}");
+}
+
+#[test]
 fn dry_run_calls_webhook_without_side_effects_and_stores_nothing() {
     let hooks = HookServer::start("h", |_, _| allow());
     let server = Server::start();
