@@ -14,6 +14,7 @@ mod escalation;
 mod event_rates;
 mod extended_resources;
 mod external_ips;
+mod image_policy;
 mod limit_checks;
 mod limit_ranger;
 pub mod lookup;
@@ -177,9 +178,10 @@ fn new_plugin(name: PluginName, settings: &Settings) -> Option<Box<dyn Plugin>> 
             let policies = settings.mutating_policies.as_ref()?;
             Box::new(policies::MutatingAdmissionPolicy(policy_deps(settings, policies)))
         }
-        PluginName::PodTopologyLabels | PluginName::AlwaysAdmit | PluginName::ImagePolicyWebhook => {
-            return None;
+        PluginName::ImagePolicyWebhook => {
+            Box::new(image_policy::ImagePolicyWebhook(configured.image_policy.clone()?))
         }
+        PluginName::PodTopologyLabels | PluginName::AlwaysAdmit => return None,
     })
 }
 

@@ -9,7 +9,8 @@ use pilothouse_api::quota::Limited;
 use pilothouse_apimachinery::value::Value;
 
 use super::{
-    event_rates, node_restriction, node_selector, pod_security, quota, toleration_restriction, webhooks,
+    event_rates, image_policy, node_restriction, node_selector, pod_security, quota, toleration_restriction,
+    webhooks,
 };
 
 /// The settings of all plug-ins that have a configuration.
@@ -18,6 +19,8 @@ pub struct PluginConfig {
     pub(super) event_limits: Vec<event_rates::EventLimit>,
     pub(super) node_selectors: Arc<node_selector::Selectors>,
     pub(super) tolerations: Arc<toleration_restriction::Tolerations>,
+    /// The remote server of ImagePolicyWebhook, if that is enabled.
+    pub(super) image_policy: Option<Arc<image_policy::Reviewer>>,
     limited: Vec<Limited>,
     pub(super) webhooks: webhooks::WebhookCredentials,
     /// The feature gate of PodTopologyLabels.
@@ -44,12 +47,20 @@ impl PluginConfig {
         } else {
             Vec::new()
         };
+        let image_policy = if enabled.contains(&PluginName::ImagePolicyWebhook) {
+            let reviewer = image_policy::Configuration::read(config_of(PluginName::ImagePolicyWebhook))
+                .and_then(image_policy::Reviewer::new);
+            Some(Arc::new(reviewer.map_err(in_plugin(PluginName::ImagePolicyWebhook))?))
+        } else {
+            None
+        };
         let limited = quota::read(config_of(PluginName::ResourceQuota));
         Ok(PluginConfig {
             pod_security: Arc::new(pod_security.map_err(in_plugin(PluginName::PodSecurity))?),
             event_limits,
             node_selectors: Arc::new(node_selectors.map_err(in_plugin(PluginName::PodNodeSelector))?),
             tolerations: Arc::new(tolerations.map_err(in_plugin(PluginName::PodTolerationRestriction))?),
+            image_policy,
             limited: limited.map_err(in_plugin(PluginName::ResourceQuota))?,
             webhooks: webhooks::WebhookCredentials::read(
                 config_of(PluginName::MutatingAdmissionWebhook),
@@ -84,6 +95,7 @@ mod tests {
         for plugin in [
             PluginName::PodSecurity,
             PluginName::EventRateLimit,
+            PluginName::ImagePolicyWebhook,
             PluginName::PodTolerationRestriction,
             PluginName::ResourceQuota,
             PluginName::MutatingAdmissionWebhook,

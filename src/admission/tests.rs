@@ -4,6 +4,7 @@ use pilothouse_actors::batcher::Batcher;
 use pilothouse_actors::directory::{Options, start};
 use pilothouse_actors::engine::memory::Memory;
 use pilothouse_api::quota::Features;
+use pilothouse_apimachinery::document;
 use pilothouse_apimachinery::schema::Registry;
 use pilothouse_client::upstream::pool::Pool;
 use pilothouse_types::clock::{Clock, Timestamp};
@@ -28,13 +29,25 @@ async fn new_plugin_is_some_for_working_plugins_only() {
         device_claims: false,
     };
     let charger = Batcher::new(Box::new(|_, _| Box::pin(ready(()))), storage.fatal.clone()).start();
+    let folder = tempfile::tempdir().unwrap();
+    let kubeconfig = folder.path().join("images.kubeconfig");
+    let text = "clusters: [{name: c, cluster: {server: 'https://images.test'}}]\ncontexts: [{name: c, context: {cluster: c}}]\n\
+                current-context: c\n";
+    std::fs::write(&kubeconfig, text).unwrap();
+    let image_policy_config = format!("imagePolicy: {{kubeConfigFile: {}}}", kubeconfig.display());
+    let image_policy_config = document::parse(image_policy_config.as_bytes()).unwrap();
     let equivalents: Equivalents = Arc::new(|_, _| Vec::new());
     let settings = Settings {
         enabled: Vec::new(),
         not_ready_seconds: 300,
         unreachable_seconds: 300,
         quota: quota::Settings { limited: Vec::new(), features, charger },
-        configured: PluginConfig::read(&[], |_| None, |_| true).unwrap(),
+        configured: PluginConfig::read(
+            &[PluginName::ImagePolicyWebhook],
+            |_| Some(&image_policy_config),
+            |_| true,
+        )
+        .unwrap(),
         rates: Rates::new([], clock.clone()).start(),
         make_namespace: |_, _, _| Box::pin(async { Ok(()) }),
         kinds: Arc::new(|_, _, _| Vec::new()),

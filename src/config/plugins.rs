@@ -8,7 +8,7 @@ use super::flag_groups::Api;
 use super::values::non_empty_list;
 
 use self::DefaultState::{Off, On};
-use self::Effect::{Absent, Idle, Works};
+use self::Effect::{Idle, Works};
 
 /// One plug-in.
 #[derive(Debug, PartialEq, Eq)]
@@ -37,16 +37,11 @@ pub enum Effect {
     Works,
     /// None, as in kube-apiserver.
     Idle,
-    /// None, because it is not implemented. The name is accepted, so that start scripts work, and logged.
-    Absent,
 }
 
 const fn plugin(name: PluginName, default_state: DefaultState, effect: Effect) -> Plugin {
     Plugin { name, default_state, effect }
 }
-
-/// Unimplemented plug-ins that are refused: ignoring them would admit images that the operator wants to refuse.
-const REFUSED: [PluginName; 1] = [PluginName::ImagePolicyWebhook];
 
 /// All plug-ins, in the order in which they run.
 pub const PLUGINS: [Plugin; 36] = [
@@ -60,7 +55,7 @@ pub const PLUGINS: [Plugin; 36] = [
     plugin(PluginName::NodeRestriction, Off, Works),
     plugin(PluginName::TaintNodesByCondition, On, Works),
     plugin(PluginName::AlwaysPullImages, Off, Works),
-    plugin(PluginName::ImagePolicyWebhook, Off, Absent),
+    plugin(PluginName::ImagePolicyWebhook, Off, Works),
     plugin(PluginName::PodSecurity, On, Works),
     plugin(PluginName::PodNodeSelector, Off, Works),
     plugin(PluginName::Priority, On, Works),
@@ -117,7 +112,7 @@ impl PluginFlags {
         }
     }
 
-    /// Checks the names. Errors are kube-apiserver's, except for unimplemented plug-ins.
+    /// Checks the names. Errors are kube-apiserver's.
     pub fn validate(&self) -> Result<(), String> {
         if self.exact.is_some() && (self.enable.is_some() || self.disable.is_some()) {
             return Err("admission-control and enable-admission-plugins/disable-admission-plugins flags are mutually \
@@ -133,12 +128,6 @@ impl PluginFlags {
             let is_known = |name: &String| PLUGINS.iter().any(|plugin| plugin.name.as_str() == *name);
             if let Some(name) = names.iter().flatten().find(|name| !is_known(name)) {
                 return Err(format!("{flag} plugin {name:?} is unknown"));
-            }
-        }
-        for (flag, names) in [("admission-control", &self.exact), ("enable-admission-plugins", &self.enable)]
-        {
-            if let Some(refused) = REFUSED.iter().find(|refused| is_named(names.as_ref(), **refused)) {
-                return Err(format!("{flag} plugin {:?} is not supported by this server", refused.as_str()));
             }
         }
         let (enable, disable) = (self.enable.iter().flatten(), self.disable.iter().flatten());
@@ -165,15 +154,11 @@ impl PluginFlags {
         PLUGINS.iter().filter(is_enabled).map(|plugin| plugin.name).collect()
     }
 
-    /// Warnings about deprecated flags and plug-ins without effect.
+    /// Warnings about deprecated flags.
     pub fn warnings(&self) -> impl Iterator<Item = String> {
         let deprecated = "Flag --admission-control has been deprecated, Use --enable-admission-plugins or \
                           --disable-admission-plugins instead. Will be removed in a future version.";
-        let absent = PLUGINS.iter().filter(|plugin| plugin.effect == Absent);
-        let absent = absent
-            .filter(|plugin| is_named(self.enable.as_ref(), plugin.name))
-            .map(|plugin| format!("--enable-admission-plugins: {} has no effect here", plugin.name.as_str()));
-        self.exact.iter().map(move |_| deprecated.to_owned()).chain(absent)
+        self.exact.iter().map(move |_| deprecated.to_owned())
     }
 }
 
@@ -240,14 +225,6 @@ mod tests {
             ("--admission-control=Priority,Nope", r#"admission-control plugin "Nope" is unknown"#),
             ("--admission-control=Priority,", r#"admission-control plugin "" is unknown"#),
             (
-                "--enable-admission-plugins=ImagePolicyWebhook",
-                r#"enable-admission-plugins plugin "ImagePolicyWebhook" is not supported by this server"#,
-            ),
-            (
-                "--admission-control=ImagePolicyWebhook",
-                r#"admission-control plugin "ImagePolicyWebhook" is not supported by this server"#,
-            ),
-            (
                 "--enable-admission-plugins=Priority,LimitRanger --disable-admission-plugins=LimitRanger,Priority",
                 "[LimitRanger Priority] in enable-admission-plugins and disable-admission-plugins overlapped",
             ),
@@ -257,12 +234,5 @@ mod tests {
         ] {
             assert_eq!(flags(line).validate(), Err(error.to_owned()), "{line}");
         }
-    }
-
-    #[test]
-    fn admission_plugin_without_effect_is_logged() {
-        let line = "--enable-admission-plugins=AlwaysAdmit,ValidatingAdmissionPolicy,ImagePolicyWebhook";
-        let warnings: Vec<String> = flags(line).warnings().collect();
-        assert_eq!(warnings, ["--enable-admission-plugins: ImagePolicyWebhook has no effect here"]);
     }
 }

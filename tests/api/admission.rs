@@ -1,5 +1,6 @@
 //! Admission plug-ins: the changes and refusals of each, and the objects of a fresh cluster.
 
+mod image_policy;
 mod mutating_policies;
 mod optional_plugins;
 mod pod_security;
@@ -370,10 +371,7 @@ fn start_refuses_unknown_or_conflicting_plugins() {
             vec!["--enable-admission-plugins=Priority", "--disable-admission-plugins=Priority"],
             "[Priority] in enable-admission-plugins and disable-admission-plugins overlapped",
         ),
-        (
-            vec!["--enable-admission-plugins=ImagePolicyWebhook"],
-            "enable-admission-plugins plugin \"ImagePolicyWebhook\" is not supported by this server",
-        ),
+        (vec!["--enable-admission-plugins=ImagePolicyWebhook"], "ImagePolicyWebhook: no config specified"),
         (
             vec!["--controllers=-*", "--admission-control=Nope"],
             "admission-control plugin \"Nope\" is unknown",

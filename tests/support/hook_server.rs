@@ -37,7 +37,8 @@ pub struct HookServer {
 }
 
 impl HookServer {
-    /// A webhook whose certificate is for this machine and for `name`. `reply` receives the path and the request of the review.
+    /// A webhook whose certificate is for this machine and for `name`. `reply` receives the path and the request of the review, or the
+    /// whole review if it is of a kind without a request.
     pub fn start(name: &str, reply: impl Fn(&str, &Value) -> Reply + Send + Sync + 'static) -> HookServer {
         HookServer::with_identity(&TlsIdentity::new(name, &["127.0.0.1"]), reply)
     }
@@ -95,7 +96,7 @@ impl HookServer {
 
     /// The requests of all reviews so far.
     pub fn requests(&self) -> Vec<Value> {
-        self.received.lock().iter().map(|(_, review)| review["request"].clone()).collect()
+        self.received.lock().iter().map(|(_, review)| request(review).clone()).collect()
     }
 
     /// The request targets of all requests so far.
@@ -136,7 +137,7 @@ fn serve(
         let review: Value = serde_json::from_slice(&body).unwrap();
         received.lock().push((head.clone(), review.clone()));
         let path = target(&head).split('?').next().unwrap_or_default();
-        let (status, text) = match reply(path, &review["request"]) {
+        let (status, text) = match reply(path, request(&review)) {
             Reply::Review(mut response) => {
                 if response["uid"].is_null() {
                     response["uid"] = review["request"]["uid"].clone();
@@ -171,6 +172,10 @@ fn read_request(stream: &mut SslStream<TcpStream>) -> Option<(String, Vec<u8>)> 
     let mut body = vec![0; length];
     stream.read_exact(&mut body).ok()?;
     Some((head, body))
+}
+
+fn request(review: &Value) -> &Value {
+    review.get("request").unwrap_or(review)
 }
 
 fn target(head: &str) -> &str {

@@ -200,8 +200,7 @@ fn mountable_secrets_limit_ephemeral_containers() {
     drop(server);
 }
 
-/// CVE-2023-2727: a policy about images that ephemeral containers evade. There is no ImagePolicyWebhook here; the policies that
-/// there are see them.
+/// CVE-2023-2727: a policy about images that ephemeral containers evade. ImagePolicyWebhook is tested with the other plug-ins.
 #[test]
 fn image_policies_see_ephemeral_containers() {
     let server = Server::with_flags(&["--engine=memory"]);
