@@ -1,6 +1,7 @@
 //! The audit flags: policy, backends and delivery of events.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
@@ -71,7 +72,8 @@ pub struct Delivery {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Audit")]
 pub struct Audit {
-    /// Audit policy: which requests are audited at which level; without a policy no events are recorded.
+    /// Audit policy: which requests are audited at which level; without a policy no events are recorded. A change of the file takes
+    /// effect within seconds; a wrong one is refused, and the previous policy stays in force.
     #[arg(long, value_name = "FILE")]
     pub audit_policy_file: Option<PathBuf>,
     /// The log file.
@@ -353,26 +355,34 @@ impl Audit {
     /// Reads the policy, if there is one, with warnings about duplicate and unknown fields. Called once, at start.
     pub fn policy(&self) -> Result<Option<(Policy, Vec<String>)>, String> {
         let Some(path) = &self.audit_policy_file else { return Ok(None) };
-        let load_error = |error: String| format!("loading audit policy file: {error}");
-        let path_text = path.display();
-        let text = std::fs::read(path).map_err(|error| {
-            let reason = error.to_string();
-            // Like Go's message: in lower case, and without the error number.
-            let reason = reason.split(" (os error").next().unwrap_or_default().to_lowercase();
-            load_error(format!("failed to read file path \"{path_text}\": open {path_text}: {reason}"))
-        })?;
-        let file_error = |error: String| load_error(format!("{error}: from file {path_text}"));
-        if text.len() > limits::AUDIT_POLICY_BYTES {
-            return Err(file_error(format!("more than {} bytes", limits::AUDIT_POLICY_BYTES)));
-        }
-        let (file, repeated) = yaml::read_strict(&text)
-            .map_err(|error| file_error(format!("failed decoding: yaml: {error}")))?;
-        if !matches!(file, Value::Object(_) | Value::Null) {
-            return Err(file_error("failed decoding: it must be an object".to_owned()));
-        }
-        let parsed = Policy::read(&file).map_err(file_error)?;
-        Ok(Some((parsed.policy, repeated.into_iter().chain(parsed.unknown).collect())))
+        let text = std::fs::read(path).map_err(|error| policy_read_error(path, &error))?;
+        parse_policy(path, &text).map(Some)
     }
+}
+
+/// The message about a policy that cannot be read.
+pub fn policy_read_error(path: &Path, error: &io::Error) -> String {
+    let reason = error.to_string();
+    // Like Go's message: in lower case, and without the error number.
+    let reason = reason.split(" (os error").next().unwrap_or_default().to_lowercase();
+    let path = path.display();
+    format!("loading audit policy file: failed to read file path \"{path}\": open {path}: {reason}")
+}
+
+/// Parses the text of the policy in this file, with warnings about duplicate and unknown fields.
+pub fn parse_policy(path: &Path, text: &[u8]) -> Result<(Policy, Vec<String>), String> {
+    let file_error =
+        |error: String| format!("loading audit policy file: {error}: from file {}", path.display());
+    if text.len() > limits::AUDIT_POLICY_BYTES {
+        return Err(file_error(format!("more than {} bytes", limits::AUDIT_POLICY_BYTES)));
+    }
+    let (file, repeated) =
+        yaml::read_strict(text).map_err(|error| file_error(format!("failed decoding: yaml: {error}")))?;
+    if !matches!(file, Value::Object(_) | Value::Null) {
+        return Err(file_error("failed decoding: it must be an object".to_owned()));
+    }
+    let parsed = Policy::read(&file).map_err(file_error)?;
+    Ok((parsed.policy, repeated.into_iter().chain(parsed.unknown).collect()))
 }
 
 #[cfg(test)]

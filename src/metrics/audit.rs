@@ -12,6 +12,7 @@ pub struct Audit {
     errors: IntCounterVec,
     levels: IntCounterVec,
     rejected: IntCounter,
+    policy_reloads: IntCounterVec,
 }
 
 impl Audit {
@@ -34,6 +35,11 @@ impl Audit {
             rejected: registry.counter(
                 "apiserver_audit_requests_rejected_total",
                 "Requests that were rejected because their audit event could not be written.",
+            )?,
+            policy_reloads: registry.counters(
+                "pilothouse_audit_policy_reloads_total",
+                "Changes of the audit policy file, by status: success (the new policy is in force) or failure (the previous one is).",
+                &["status"],
             )?,
         })
     }
@@ -58,6 +64,11 @@ impl Audit {
         if previous.checked_ilog2() != total.checked_ilog2() {
             tracing::warn!(plugin, lost = total, error, "audit events were lost");
         }
+    }
+
+    /// Counts a change of the policy file, which was used or refused.
+    pub fn count_policy_reload(&self, is_used: bool) {
+        self.policy_reloads.with_label_values(&[if is_used { "success" } else { "failure" }]).inc();
     }
 
     /// Counts a request that was rejected because its audit event could not be written.

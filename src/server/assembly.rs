@@ -24,6 +24,7 @@ mod shared_state;
 pub(crate) mod storage;
 mod traces;
 mod watch_setup;
+mod watched_file;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -374,6 +375,7 @@ impl Application for RunningServer {
             create_bootstrap_objects(&self.0, Rc::new(backend)).await?;
             actix::spawn(self.0.auth.authorizers.clone().follow_file(self.0.shared.clone()));
             actix::spawn(self.0.auth.openid.clone().follow_file(self.0.shared.clone()));
+            actix::spawn(audit::follow_policy(self.0.context.clone(), self.0.shared.clone()));
             let (context, certificates) = (self.0.context.clone(), self.0.auth.certificates.clone());
             let reload = Reload {
                 context,

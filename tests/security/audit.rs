@@ -385,3 +385,40 @@ fn start_refuses_invalid_audit_policy() {
     let failure = Server::try_start_in(directory.path(), &flags).err().expect("a refusal");
     assert!(failure.stderr.contains("invalid audit log mode never"), "{}", failure.stderr);
 }
+
+#[test]
+fn changed_audit_policy_is_used_and_a_wrong_one_is_not() {
+    let folder = temp_directory();
+    let flags = flags(folder.path(), "rules: [{level: None}]", &[]);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let server = Server::start_in(&folder.path().join("data"), &flags);
+    let log = folder.path().join("logs/audit.log");
+    let write = |text: &str| {
+        // At once, because the server may read the file at any moment.
+        let draft = folder.path().join("draft.yaml");
+        fs::write(&draft, text).unwrap();
+        fs::rename(&draft, folder.path().join("policy.yaml")).unwrap();
+    };
+    let reloads = |status: &str, count: u32| {
+        let line = format!("pilothouse_audit_policy_reloads_total{{status=\"{status}\"}} {count}");
+        poll(TIMEOUT, || server.admin().get("/metrics").text().contains(&line).then_some(()))
+            .expect("a reload")
+    };
+    let mut admin = server.admin();
+    admin.get(MAPS).ok();
+    assert!(records(&log).is_empty());
+    write("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata, verbs: [list]}]");
+    reloads("success", 1);
+    admin.get(MAPS).ok();
+    let lists = || records(&log).iter().filter(|record| record["requestURI"] == MAPS).count();
+    poll(TIMEOUT, || (lists() == 2).then_some(())).expect("both stages of the list");
+    write("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Sometimes}]");
+    reloads("failure", 1);
+    assert!(server.log().contains("the changed audit policy is invalid; the previous one stays in force"));
+    admin.get(MAPS).ok();
+    poll(TIMEOUT, || (lists() == 4).then_some(())).expect("the previous policy is in force");
+    write("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: None}]");
+    reloads("success", 2);
+    admin.get(MAPS).ok();
+    assert_eq!(lists(), 4);
+}

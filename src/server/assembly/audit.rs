@@ -1,7 +1,9 @@
 //! Assembles the audit backends.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use arc_swap::ArcSwap;
 use pilothouse_client::kubeconfig::Access;
 use pilothouse_client::webhook::Service;
 use pilothouse_types::clock::Clock;
@@ -10,14 +12,16 @@ use crate::audit::Audit;
 use crate::audit::backends::log::{self, Log, LogFile, LogTarget, Retention};
 use crate::audit::backends::webhook::Webhook;
 use crate::audit::backends::{AuditBackends, batches};
-use crate::config::audit::{AuditLog, Delivery};
+use crate::config::audit::{AuditLog, Delivery, parse_policy, policy_read_error};
 use crate::config::{Audit as Flags, ConfigError};
-use crate::limits::AUDIT_LOG_BYTES;
+use crate::http::handler::worker::Shared;
+use crate::limits::{AUDIT_LOG_BYTES, CONFIG_FILE_CHECK_INTERVAL};
 use crate::metrics::Metrics;
 use crate::server::application::StartContext;
 use crate::server::application::StartError;
 
 use super::memory::MemoryBudgets;
+use super::watched_file::WatchedFile;
 
 const MEGABYTE: u64 = 1 << 20;
 
@@ -33,14 +37,53 @@ pub(super) fn open(
         log::prepare(path).map_err(|error| config_error(format!("ensureLogFile: {error}")))?;
     }
     let Some((policy, lenient)) = policy else { return Ok(None) };
-    if !lenient.is_empty() {
-        tracing::warn!(faults = lenient.join(", "), "unknown fields in the audit policy are ignored");
-    }
+    warn_of_faults(&lenient);
     let mut backends =
         AuditBackends::new(metrics.audit.clone(), memory.audit_heads.clone(), memory.audit_bodies.clone());
     add_log(&mut backends, flags, context.clock.clone())?;
     add_webhook(&mut backends, flags, context)?;
-    Ok((!backends.is_empty()).then(|| Arc::new(Audit { policy, backends: Arc::new(backends) })))
+    Ok((!backends.is_empty())
+        .then(|| Arc::new(Audit { policy: ArcSwap::from_pointee(policy), backends: Arc::new(backends) })))
+}
+
+fn warn_of_faults(faults: &[String]) {
+    if !faults.is_empty() {
+        tracing::warn!(faults = faults.join(", "), "unknown fields in the audit policy are ignored");
+    }
+}
+
+/// Checks the policy file periodically, until the server stops. A wrong file is logged and not used.
+pub(super) async fn follow_policy(context: StartContext, shared: Arc<Shared>) {
+    let (Some(audit), Some(path)) = (&shared.audit, &context.config.audit.audit_policy_file) else { return };
+    // The first check compares the policies, because the file may have changed since the start.
+    let mut file = WatchedFile::new(path.clone(), Vec::new(), context.clock.now());
+    let mut ticks = tokio::time::interval(CONFIG_FILE_CHECK_INTERVAL);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    while !shared.health.stopping.load(Ordering::Acquire) {
+        ticks.tick().await;
+        let Some(read) = file.read_if_changed(context.clock.now()) else { continue };
+        let parsed = match read {
+            Ok(text) => {
+                let parsed = parse_policy(path, &text);
+                file.settle(text);
+                parsed
+            }
+            Err(error) => Err(policy_read_error(path, &error)),
+        };
+        match parsed {
+            Ok((policy, _)) if policy == **audit.policy.load() => continue,
+            Ok((policy, faults)) => {
+                warn_of_faults(&faults);
+                audit.policy.store(Arc::new(policy));
+                tracing::info!("the audit policy was replaced");
+                shared.metrics.audit.count_policy_reload(true);
+            }
+            Err(error) => {
+                tracing::error!(%error, "the changed audit policy is invalid; the previous one stays in force");
+                shared.metrics.audit.count_policy_reload(false);
+            }
+        }
+    }
 }
 
 fn file(flags: &AuditLog) -> Option<&std::path::Path> {

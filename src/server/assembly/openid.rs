@@ -1,23 +1,25 @@
 //! Assembles OpenID Connect providers and anonymous access, from flags or from a configuration file that is reloaded while the
 //! server runs.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
 
 use pilothouse_actors::authenticator::Verifier;
-use pilothouse_types::clock::{Clock, Timestamp};
+use pilothouse_types::clock::Clock;
 
 use crate::auth::openid::ClaimMapping;
 use crate::auth::openid::providers::Providers;
 use crate::config::authentication_file::Anonymous;
 use crate::config::{Config, ConfigError};
 use crate::http::handler::worker::Shared;
-use crate::limits::{CONFIG_FILE_CHECK_INTERVAL, CONFIG_FILE_READ_INTERVAL};
+use crate::limits::CONFIG_FILE_CHECK_INTERVAL;
 use crate::metrics::Metrics;
 use crate::server::application::StartContext;
 use crate::server::application::StartError;
+
+use super::watched_file::WatchedFile;
 
 /// The authentication settings that flags or the file give: OpenID Connect providers and anonymous access.
 pub(super) struct OpenIdSetup {
@@ -32,8 +34,8 @@ pub(super) struct OpenIdSetup {
     clock: Clock,
 }
 
-fn read(path: &Path) -> Result<Vec<u8>, String> {
-    std::fs::read(path).map_err(|error| format!("--authentication-config: {}: {error}", path.display()))
+fn read_error(path: &Path) -> impl Fn(io::Error) -> String {
+    move |error| format!("--authentication-config: {}: {error}", path.display())
 }
 
 impl OpenIdSetup {
@@ -52,7 +54,7 @@ impl OpenIdSetup {
             clock,
         };
         if let Some(path) = setup.config.authentication.authentication_config.clone() {
-            let text = read(&path).map_err(config_error)?;
+            let text = std::fs::read(&path).map_err(read_error(&path)).map_err(config_error)?;
             let file_error =
                 |error| config_error(format!("--authentication-config: {}: {error}", path.display()));
             let file = setup.config.authentication_file(&text).map_err(file_error)?;
@@ -88,7 +90,7 @@ impl OpenIdSetup {
     /// Checks the file periodically, until the server stops. A broken file is logged and not used.
     pub(super) async fn follow_file(self: Arc<Self>, shared: Arc<Shared>) {
         let Some((path, text)) = self.file.clone() else { return };
-        let mut file = WatchedFile { path, text, last_stamp: None, read_at: self.clock.now() };
+        let mut file = WatchedFile::new(path.clone(), text, self.clock.now());
         let mut ticks = tokio::time::interval(CONFIG_FILE_CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while !shared.health.stopping.load(Ordering::Acquire) {
@@ -96,7 +98,7 @@ impl OpenIdSetup {
             let Some(read) = file.read_if_changed(self.clock.now()) else { continue };
             let outcome = match read {
                 Ok(text) => self.apply(text, &mut file).await,
-                Err(error) => Err(error),
+                Err(error) => Err(read_error(&path)(error)),
             };
             match &outcome {
                 Ok(()) => tracing::info!("the authentication configuration was replaced"),
@@ -119,39 +121,13 @@ impl OpenIdSetup {
         let file_config = match file_config {
             Ok(file_config) => file_config,
             Err(error) => {
-                file.text = text;
+                file.settle(text);
                 return Err(error);
             }
         };
         let Some(providers) = &self.providers else { return Ok(()) };
         providers.replace(&file_config.jwt).await?;
-        file.text = text;
+        file.settle(text);
         Ok(())
-    }
-}
-
-/// A file that is checked periodically.
-struct WatchedFile {
-    path: PathBuf,
-    /// The text that was used or rejected last.
-    text: Vec<u8>,
-    /// Modification time and size at the last check. `None` at first, so that the first check finds changes since the start.
-    last_stamp: Option<(SystemTime, u64)>,
-    read_at: Timestamp,
-}
-
-impl WatchedFile {
-    /// The text of the file, if it differs from the last one. Reads only if the file looks changed, or was not read for a while.
-    fn read_if_changed(&mut self, now: Timestamp) -> Option<Result<Vec<u8>, String>> {
-        let metadata = std::fs::metadata(&self.path).ok();
-        let stamp = metadata.and_then(|metadata| Some((metadata.modified().ok()?, metadata.len())));
-        if stamp == self.last_stamp && now < self.read_at.plus(CONFIG_FILE_READ_INTERVAL) {
-            return None;
-        }
-        (self.last_stamp, self.read_at) = (stamp, now);
-        match read(&self.path) {
-            Ok(text) if text == self.text => None,
-            result => Some(result),
-        }
     }
 }
