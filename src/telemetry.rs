@@ -153,6 +153,10 @@ fn directives(logging: &Logging) -> String {
     let own_level = level(logging.verbosity);
     let library_level = if logging.verbosity >= 8 { "debug" } else { "warn" };
     let mut directives = format!("{library_level},pilothouse={own_level},pilothouse_actors={own_level}");
+    if logging.verbosity < 8 {
+        // It writes an error for each malformed request. `http/h1.rs` writes a line with the address instead.
+        directives.push_str(",actix_http::h1::dispatcher=off");
+    }
     for setting in &logging.vmodule {
         if let Some((module, verbosity)) = setting.split_once('=')
             && module.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b':')
@@ -172,11 +176,13 @@ mod tests {
     #[test]
     fn verbosity_maps_to_log_levels() {
         let mut logging = Config::default().logging;
-        assert_eq!(directives(&logging), "warn,pilothouse=info,pilothouse_actors=info");
+        let quiet = ",actix_http::h1::dispatcher=off";
+        assert_eq!(directives(&logging), format!("warn,pilothouse=info,pilothouse_actors=info{quiet}"));
         logging.verbosity = 4;
         logging.vmodule = ["http=6", "nonsense", "a,b=4", "pki=x"].map(str::to_owned).to_vec();
         let directives = super::directives(&logging);
-        assert_eq!(directives, "warn,pilothouse=debug,pilothouse_actors=debug,pilothouse::http=trace");
+        let own = "warn,pilothouse=debug,pilothouse_actors=debug";
+        assert_eq!(directives, format!("{own}{quiet},pilothouse::http=trace"));
         assert!(EnvFilter::try_new(directives).is_ok());
     }
 }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use actix_http::body::BoxBody;
+use actix_http::error::DispatchError;
 use actix_http::{HttpService, KeepAlive, Request, Response};
 use actix_service::{Service as _, ServiceFactory as _, fn_service};
 use futures::future::LocalBoxFuture;
@@ -16,6 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::app::App;
 use super::connections::ConnectionState;
 use super::drain::Drain;
+use super::expectations;
 use super::h1_stream::{Streaming, is_endless, is_plain};
 use super::h2_stream::Dates;
 use super::peer::Peer;
@@ -40,10 +42,17 @@ impl H1 {
             async move {
                 let peer = request.conn_data::<Peer>().cloned().unwrap_or_default();
                 let switch = request.conn_data::<Switch>().cloned();
+                if let Err(refusal) = expectations::check(&mut request) {
+                    tracing::warn!(address = ?peer.address, reason = refusal.reason(), "a malformed HTTP/1.1 request was refused");
+                    if let Some(switch) = &switch {
+                        let _ends_here = switch.note_request();
+                    }
+                    return Ok::<_, Response<BoxBody>>(refusal.response());
+                }
                 let is_plain = is_plain(&mut request);
                 let can_leave = switch.as_ref().is_some_and(|switch| switch.note_request() && is_plain);
                 let response = app.call(request, peer).await;
-                let Some(switch) = switch else { return Ok::<_, Response<BoxBody>>(response) };
+                let Some(switch) = switch else { return Ok(response) };
                 let cut = response.extensions().get::<CutSignal>().cloned();
                 switch.begin_response(SendWithin::from_response(&response), cut);
                 if !can_leave || !is_endless(&response) || !switch.can_leave_now().await {
@@ -76,8 +85,12 @@ impl H1 {
             let address = io.peer().address;
             let connection = service.call((io, address));
             Box::pin(async move {
-                if let Err(error) = connection.await {
-                    tracing::debug!(%error, "an HTTP/1.1 connection ended");
+                match connection.await {
+                    Ok(()) => {}
+                    Err(DispatchError::Parse(error)) => {
+                        tracing::warn!(?address, %error, "a malformed HTTP/1.1 request was refused");
+                    }
+                    Err(error) => tracing::debug!(%error, "an HTTP/1.1 connection ended"),
                 }
             })
         });

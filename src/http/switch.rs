@@ -5,6 +5,7 @@
 //! The driver's own upgrade supports only WebSocket, and hands out a connection from which it has already read ahead.
 
 use std::cell::{Cell, RefCell};
+use std::future::Future as _;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -14,15 +15,20 @@ use futures::future::LocalBoxFuture;
 use pilothouse_actors::watch_memory::CutSignal;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::yield_now;
+use tokio::time::{Sleep, sleep};
 
 use super::h1_stream::Streaming;
 use super::peer::Peer;
+use super::request_heads::RequestHeads;
 use super::stall::{SendWithin, Stall};
 use super::tls::TlsStream;
+use crate::limits::REQUEST_HEAD_TIMEOUT;
 
 /// The blank line that ends the head of a request.
 const HEAD_END: [u8; HEAD_END_BYTES] = *b"\r\n\r\n";
 const HEAD_END_BYTES: usize = 4;
+/// Reads without anything for the driver, after which other tasks run.
+const READS_PER_TURN: usize = 16;
 
 /// What takes over a connection that leaves the driver.
 pub(super) enum Handoff {
@@ -48,10 +54,21 @@ struct State {
     /// Wakes the driver, which may wait for a request that will never come.
     reader: RefCell<Option<Waker>>,
     heads: RefCell<Heads>,
+    requests: RefCell<RequestHeads>,
+    /// What the driver has still to read before anything else.
+    unread: RefCell<Unread>,
     /// Whether the driver has written bytes that are not flushed yet.
     has_unflushed: Cell<bool>,
     stall: RefCell<Stall>,
     peer: Peer,
+}
+
+/// Bytes that the driver has not read yet, and since when it waits for the end of a head.
+#[derive(Default)]
+struct Unread {
+    bytes: Vec<u8>,
+    read: usize,
+    head_deadline: Option<Pin<Box<Sleep>>>,
 }
 
 /// Counts request heads in the bytes that were read, to detect that the driver has read beyond the current request. It may count
@@ -97,6 +114,8 @@ impl Switch {
             handoff: RefCell::new(None),
             reader: RefCell::new(None),
             heads: RefCell::default(),
+            requests: RefCell::default(),
+            unread: RefCell::default(),
             has_unflushed: Cell::default(),
             stall: RefCell::default(),
             peer,
@@ -144,7 +163,12 @@ impl Switch {
     pub(super) fn note_request(&self) -> bool {
         let mut heads = self.0.heads.borrow_mut();
         heads.answered += 1;
-        heads.is_at_end()
+        heads.is_at_end() && !self.holds_input()
+    }
+
+    /// Whether input was taken from the connection that the driver has not read.
+    fn holds_input(&self) -> bool {
+        self.0.requests.borrow().holds_bytes() || !self.0.unread.borrow().bytes.is_empty()
     }
 
     /// Whether the connection can leave now, that is, all earlier responses are on the wire and nothing is read beyond the current
@@ -155,7 +179,7 @@ impl Switch {
             // The driver writes whenever the handler yields.
             yield_now().await;
         }
-        !self.0.has_unflushed.get() && self.0.heads.borrow().is_at_end()
+        !self.0.has_unflushed.get() && self.0.heads.borrow().is_at_end() && !self.holds_input()
     }
 
     /// The connection and what takes it over, once the driver has ended. `None` if it never left.
@@ -198,12 +222,74 @@ impl Connection {
             _ => Poll::Ready(Ok(after_departure)),
         }
     }
+
+    /// Reads what the driver is to see: heads that it would refuse are changed on the way.
+    fn read_requests(&self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let state = &*self.0.0;
+        let mut unread = state.unread.borrow_mut();
+        for _ in 0..READS_PER_TURN {
+            if unread.give(buf) {
+                return Poll::Ready(Ok(()));
+            }
+            let before = buf.filled().len();
+            let read = self.with((), |io| io.poll_read(cx, buf));
+            if read.is_pending() {
+                return match unread.is_late(cx, &state.requests.borrow()) {
+                    true => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+                    false => Poll::Pending,
+                };
+            }
+            let input = buf.filled().get(before..).unwrap_or_default();
+            if input.is_empty() || !matches!(read, Poll::Ready(Ok(()))) {
+                return read;
+            }
+            let mut requests = state.requests.borrow_mut();
+            let passing = requests.passing(input);
+            if let Some(rest) = input.get(passing..) {
+                requests.push(rest, &mut unread.bytes);
+            }
+            buf.set_filled(before + passing);
+            if passing > 0 {
+                return read;
+            }
+        }
+        // Other connections have their turn.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl Unread {
+    /// Copies bytes to the driver; `false` if there are none.
+    fn give(&mut self, buf: &mut ReadBuf<'_>) -> bool {
+        let rest = self.bytes.get(self.read..).unwrap_or_default();
+        if rest.is_empty() {
+            return false;
+        }
+        let part = rest.len().min(buf.remaining());
+        buf.put_slice(&rest[..part]);
+        self.read += part;
+        if self.read == self.bytes.len() {
+            *self = Unread::default();
+        }
+        true
+    }
+
+    /// Whether the rest of a head takes too long. The driver does not see heads that have not ended.
+    fn is_late(&mut self, cx: &mut Context<'_>, requests: &RequestHeads) -> bool {
+        if !requests.holds_bytes() {
+            self.head_deadline = None;
+            return false;
+        }
+        let deadline = self.head_deadline.get_or_insert_with(|| Box::pin(sleep(REQUEST_HEAD_TIMEOUT)));
+        deadline.as_mut().poll(cx).is_ready()
+    }
 }
 
 impl AsyncRead for Connection {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let read = self.with((), |io| io.poll_read(cx, buf));
+        let read = self.read_requests(cx, buf);
         self.0.0.heads.borrow_mut().note(buf.filled().get(before..).unwrap_or_default());
         if read.is_pending() {
             let mut reader = self.0.0.reader.borrow_mut();

@@ -1,6 +1,7 @@
 //! The HTTP edge from outside: TLS, HTTP/2 and HTTP/1.1 clients against a small application.
 
 mod connections;
+mod requests;
 
 use std::time::Duration;
 

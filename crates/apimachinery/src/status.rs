@@ -564,6 +564,12 @@ mod tests {
     const DEPLOYMENTS: GroupResource<'_> = GroupResource { group: "apps", resource: "deployments" };
 
     #[test]
+    fn markup_in_a_status_is_escaped() {
+        let json = String::from_utf8(Status::bad_request("a<b> & \"c\"").to_json()).unwrap();
+        assert!(json.contains(r#""message":"a\u003cb\u003e \u0026 \"c\"""#), "{json}");
+    }
+
+    #[test]
     fn store_errors_map_to_statuses() {
         let table = [
             (StoreError::NotFound, 404, "NotFound", None),

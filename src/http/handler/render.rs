@@ -434,7 +434,8 @@ pub fn error(context: &Context, status: &Status) -> HttpResponse {
     if let Some(trail) = context.trail().filter(|_| negotiated.is_ok()) {
         trail.status(status, &json);
     }
-    let negotiated = negotiated.unwrap_or(Negotiated::DEFAULT);
+    // As in the reference, it is then indented for everybody.
+    let negotiated = negotiated.unwrap_or(Negotiated { pretty: true, ..Negotiated::DEFAULT });
     let mut response = document(context, negotiated, status.code, &json)
         .unwrap_or_else(|_| HttpResponse::InternalServerError().body(json.clone()));
     let headers = response.headers_mut();

@@ -20,8 +20,25 @@ impl Status {
             code: if self.code == 200 { 0 } else { self.code },
         };
         // Strings and numbers only, so serialization cannot fail.
-        serde_json::to_vec(&json).unwrap_or_default()
+        escape_markup(serde_json::to_vec(&json).unwrap_or_default())
     }
+}
+
+/// Escapes what would be markup in a page, as the reference does in all its JSON. These characters occur within strings only.
+fn escape_markup(json: Vec<u8>) -> Vec<u8> {
+    if memchr::memchr3(b'<', b'>', b'&', &json).is_none() {
+        return json;
+    }
+    let mut escaped = Vec::with_capacity(json.len() + 16);
+    for byte in json {
+        match byte {
+            b'<' => escaped.extend_from_slice(b"\\u003c"),
+            b'>' => escaped.extend_from_slice(b"\\u003e"),
+            b'&' => escaped.extend_from_slice(b"\\u0026"),
+            _ => escaped.push(byte),
+        }
+    }
+    escaped
 }
 
 #[derive(Serialize)]
