@@ -22,4 +22,5 @@ mod storage;
 #[path = "../support/mod.rs"]
 mod support;
 mod traces;
+mod usual_manifests;
 mod watches;
