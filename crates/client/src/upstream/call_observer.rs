@@ -65,7 +65,7 @@ impl ObservedCall {
         })
     }
 
-    pub(super) fn end(mut self: Box<Self>, response: &BufferedResponse) {
+    pub(super) fn note_response(&mut self, response: &BufferedResponse) {
         self.code = Some(response.head.status.as_u16());
         self.response_bytes = Some(response.body.len() as u64);
     }

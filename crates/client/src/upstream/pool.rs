@@ -378,7 +378,7 @@ impl Pool {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let observer = self.observer.get().filter(|_| origin.purpose.is_webhook());
-        let call = observer.map(|observer| ObservedCall::begin(observer, origin, &request, &self.clock));
+        let mut call = observer.map(|observer| ObservedCall::begin(observer, origin, &request, &self.clock));
         let failed = ExchangeError::Broken;
         let (response, connection) = match self.send_over_idle(origin, request).await.map_err(failed)? {
             ReuseOutcome::Answered(response, connection) => (response, connection),
@@ -391,8 +391,8 @@ impl Pool {
         };
         let buffered = http1_connection::read(response, max_bytes).await?;
         connection.done();
-        if let Some(call) = call {
-            call.end(&buffered);
+        if let Some(call) = &mut call {
+            call.note_response(&buffered);
         }
         Ok(buffered)
     }
