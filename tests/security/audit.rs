@@ -402,7 +402,7 @@ fn changed_audit_policy_is_used_and_a_wrong_one_is_not() {
     let reloads = |status: &str, count: u32| {
         let line = format!("pilothouse_audit_policy_reloads_total{{status=\"{status}\"}} {count}");
         poll(TIMEOUT, || server.admin().get("/metrics").text().contains(&line).then_some(()))
-            .expect("a reload")
+            .expect("a reload");
     };
     let mut admin = server.admin();
     admin.get(MAPS).ok();

@@ -144,7 +144,7 @@ fn image_policy_webhook_decides_about_images_of_pods() {
     assert_eq!(images.requests().len(), calls);
 
     let annotation = "imagepolicywebhook.image-policy.k8s.io/audit-required";
-    let events = poll(TIMEOUT, || Some(reviewed.annotations(PODS)).filter(|events| events.len() >= 8));
+    let events = poll(TIMEOUT, || Some(reviewed.annotations(PODS)).filter(|events| events.len() >= 7));
     let events = events.expect("the creates are audited");
     assert_eq!(events[0][annotation], "true");
     assert_eq!(events[1][annotation], "true", "also from memory");
