@@ -62,7 +62,7 @@ async fn distributed_groups_are_fetched_with_their_access_token_and_cached() {
         distributed_token(&stub.issuer, &signer, &json!({"endpoint": endpoint, "access_token": "s3cret"}));
     assert_eq!(groups(&verify(&verifier, &token).await), ["oidc:a", "oidc:b"]);
     let head = stub.head_of("/groups").expect("the endpoint was called");
-    assert!(head.contains("authorization: Bearer s3cret\r\n"), "{head}");
+    assert!(head.contains("Authorization: Bearer s3cret\r\n"), "{head}");
     assert!(!head.contains("application/json"), "it answers with a token: {head}");
 
     // Nobody calls again while the result is remembered.
@@ -76,7 +76,7 @@ async fn distributed_groups_are_fetched_with_their_access_token_and_cached() {
     stub.respond("/groups", TestResponse::Document(format!("{claim_token}\n")));
     let token = distributed_token(&stub.issuer, &signer, &json!({"endpoint": endpoint}));
     assert_eq!(groups(&verify(&verifier, &token).await), ["oidc:c"]);
-    assert!(!stub.head_of("/groups").unwrap().contains("authorization:"));
+    assert!(!stub.head_of("/groups").unwrap().contains("Authorization:"));
 }
 
 #[actix::test]
