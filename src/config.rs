@@ -10,6 +10,7 @@ pub mod authentication_file;
 pub mod authorization_file;
 mod compat;
 mod document;
+pub mod egress;
 pub mod etcd;
 pub mod external_authenticators;
 pub mod flag_groups;
@@ -38,6 +39,7 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 pub use admission_file::AdmissionFile;
 pub use audit::Audit;
 pub use authentication_file::AuthenticationFile;
+pub use egress::EgressFlags;
 pub use etcd::EtcdFlags;
 pub use external_authenticators::{FrontProxy, TokenWebhook};
 pub use flag_groups::{
@@ -100,6 +102,9 @@ pub struct Config {
     /// Proxying to aggregated API servers.
     #[command(flatten)]
     pub aggregation: Aggregation,
+    /// The proxies of outgoing connections.
+    #[command(flatten)]
+    pub egress: EgressFlags,
     /// The other API servers on the same etcd.
     #[command(flatten)]
     pub peers: Peers,

@@ -15,6 +15,7 @@ pub mod cel;
 pub mod connections;
 pub mod controllers;
 pub mod conversion;
+pub mod egress;
 pub mod encryption;
 pub mod etcd;
 pub mod exposition;
@@ -61,6 +62,7 @@ use self::cel::CelMetrics;
 use self::connections::ConnectionMetrics;
 use self::controllers::ControllerMetrics;
 use self::conversion::Conversions;
+use self::egress::EgressMetrics;
 use self::encryption::EncryptionMetrics;
 use self::etcd::EtcdMetrics;
 use self::exposition::Exposition;
@@ -122,6 +124,8 @@ pub struct Metrics {
     pub admission: AdmissionMetrics,
     /// Calls to an external signer of such tokens.
     pub external_signer: ExternalSignerMetrics,
+    /// Connections through proxies.
+    pub egress: EgressMetrics,
     /// Calls to admission webhooks.
     pub hooks: AdmissionWebhooks,
     /// Results of admission policies.
@@ -259,6 +263,7 @@ impl Metrics {
             tokens: Tokens::new(registry)?,
             admission: AdmissionMetrics::new(registry)?,
             external_signer: ExternalSignerMetrics::new(registry)?,
+            egress: EgressMetrics::new(registry)?,
             hooks: AdmissionWebhooks::new(registry)?,
             policies: Policies::new(registry)?,
             pod_security: PodSecurity::new(registry)?,

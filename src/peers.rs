@@ -109,6 +109,7 @@ impl Peers {
             trust: Trust::Extension(self.trust.load().verification.clone()),
             // Only API servers write these records.
             reach: AllowedAddresses::Any,
+            egress: None,
             has_no_deadline: false,
             user: user.to_owned(),
         }

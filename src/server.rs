@@ -15,6 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc;
 
+use pilothouse_client::routes::Routes;
 use pilothouse_client::upstream::pool::Pool;
 use pilothouse_types::clock::Clock;
 use tokio::sync::watch;
@@ -60,7 +61,10 @@ impl Server {
         let pki = Arc::new(pki::prepare(&config, address, &clock)?);
         let tls = Tls::new(&config.serving, &pki)?;
         let edge = Edge::new(listener, tls.clone(), &config, clock.clone());
-        let pool = Pool::new(clock.clone());
+        let egress = config.egress.selector(&clock);
+        let egress = egress.map_err(|error| StartError::flag("--egress-selector-config-file")(&error))?;
+        let routes = Routes { egress, ..Routes::of_process() };
+        let pool = Pool::with_routes(clock.clone(), routes);
         let connections = edge.connections();
         let (config, handle_pki) = (Arc::new(config), Arc::clone(&pki));
         let context = StartContext { config, pki, tls, clock, pool, address, connections };

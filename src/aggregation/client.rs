@@ -9,7 +9,7 @@ use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HOST, HeaderMap, HeaderValue, IF
 use pilothouse_actors::permit::Permit;
 use pilothouse_admission::webhooks::ClientConfig;
 use pilothouse_api::aggregation::Service;
-use pilothouse_api::connect::{AllowedAddresses, Destination, Location, Trust};
+use pilothouse_api::connect::{AllowedAddresses, Destination, Egress, Location, Trust};
 use pilothouse_api::release::RELEASE;
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_client::kubeconfig::user::escape_header_key;
@@ -103,6 +103,7 @@ impl Extensions {
             trust: Trust::Extension(peer.clone()),
             // As in the reference: users who may create APIServices and Services may direct this server anywhere.
             reach: AllowedAddresses::Any,
+            egress: Some(Egress::Cluster),
             has_no_deadline: false,
             user: String::new(),
         })

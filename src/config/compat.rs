@@ -1,6 +1,5 @@
 //! Flags of kube-apiserver that have no meaning here. They are accepted, so that start scripts work, and logged with the reason, so that
-//! operators notice. Flags whose absence would make the server less secure than requested are refused. A flag that gains an effect moves
-//! to `flag_groups.rs`.
+//! operators notice. A flag that gains an effect moves to `flag_groups.rs`.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
@@ -56,10 +55,6 @@ const INEFFECTIVE: &[Ineffective] = &[
     ineffective("watch-cache-sizes", Text, IN_MEMORY),
 ];
 
-/// Security flags that are not supported here. They are refused, because ignoring them would be unsafe.
-const REFUSED: &[(&str, &str)] =
-    &[("egress-selector-config-file", "this server connects directly and would bypass the proxy")];
-
 /// Adds the flags to a command.
 pub(super) fn extend(command: Command) -> Command {
     let flag = |flag: &Ineffective| {
@@ -71,11 +66,7 @@ pub(super) fn extend(command: Command) -> Command {
             Text => arg.action(ArgAction::Append).allow_hyphen_values(true).value_name("VALUE"),
         }
     };
-    command.args(INEFFECTIVE.iter().map(flag)).args(REFUSED.iter().map(|(name, reason)| {
-        let only_empty = |text: &str| if text.is_empty() { Ok(String::new()) } else { Err(*reason) };
-        let arg = Arg::new(*name).long(*name).value_name("VALUE").value_parser(only_empty);
-        arg.help(format!("Refused: {reason}")).help_heading("Refused").hide_short_help(true)
-    }))
+    command.args(INEFFECTIVE.iter().map(flag))
 }
 
 /// Log messages about the ineffective flags on the command line.
@@ -94,8 +85,7 @@ mod tests {
 
     #[test]
     fn compatibility_flags_are_unique() {
-        let refused = REFUSED.iter().map(|(name, _)| name);
-        let mut names: Vec<_> = INEFFECTIVE.iter().map(|flag| &flag.name).chain(refused).collect();
+        let mut names: Vec<_> = INEFFECTIVE.iter().map(|flag| &flag.name).collect();
         let count = names.len();
         names.sort_unstable();
         names.dedup();

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use pilothouse_api::release::Release;
+use pilothouse_types::clock::Clock;
 
 use super::*;
 
@@ -31,11 +32,11 @@ fn config_defaults_match_documentation() {
 }
 
 #[test]
-fn unsupported_security_flags_are_refused() {
-    let (flag, expected) = ("--egress-selector-config-file", "directly");
-    let error = parse_error(&format!("{flag}=/etc/file"));
-    assert!(error.contains(flag) && error.contains(expected), "{error}");
-    assert!(parse(&format!("{flag}=")).is_ok(), "an empty value is accepted");
+fn egress_selector_needs_its_file() {
+    let selector = |line: &str| parse(line).unwrap().egress.selector(&Clock::system()).map(drop);
+    let error = selector("--egress-selector-config-file=/nowhere/egress.yaml").unwrap_err();
+    assert_eq!(error, "egress-selector-config-file /nowhere/egress.yaml does not exist");
+    assert_eq!(selector("--egress-selector-config-file="), Ok(()), "an empty value is none");
 }
 
 #[test]

@@ -47,6 +47,7 @@ use pilothouse_api::gates::{
 use pilothouse_apimachinery::features::EnabledFeatures;
 use pilothouse_apimachinery::schema::Registry;
 use pilothouse_apimachinery::status::Status;
+use pilothouse_client::egress::DialObserver;
 use pilothouse_client::upstream::pool::KeepAliveHandle;
 use pilothouse_encryption::Encryption;
 use pilothouse_kinds::validation_engines::Authority;
@@ -247,6 +248,8 @@ fn metrics(context: &StartContext, gates: &FeatureGates) -> Result<Arc<Metrics>,
         .and_then(|metrics| metrics.with_release(&context.config.api.release))
         .and_then(|metrics| metrics.with_exposition(exposition))
         .map_err(|error| StartError::part("metrics")(&error))?;
+    let observer: Arc<dyn DialObserver> = Arc::new(metrics.egress.clone());
+    context.pool.routes().egress.observe(&observer);
     let features = gates.all().map(|(name, stage, is_enabled)| (name, stage.word(), is_enabled)).collect();
     let config = &context.config;
     let metrics = metrics.with_features(features).with_store_file(storage::file(config));

@@ -4,7 +4,7 @@
 use pilothouse_actors::permit::Permit;
 use pilothouse_api::connect::location::{self, Candidate, KubeletRules, Target};
 use pilothouse_api::connect::options::{LogOptions, PortForwardOptions, StreamOptions};
-use pilothouse_api::connect::{AllowedAddresses, ConnectSubresource, Destination, Location, Trust};
+use pilothouse_api::connect::{AllowedAddresses, ConnectSubresource, Destination, Egress, Location, Trust};
 use pilothouse_apimachinery::features::Feature;
 use pilothouse_apimachinery::query::Query;
 use pilothouse_apimachinery::status::{GroupResource, IgnoreErrors as _, Result, Status};
@@ -157,7 +157,14 @@ pub async fn resolve(
 }
 
 fn kubelet(location: Location, trust: Trust) -> Destination {
-    Destination { location, trust, reach: AllowedAddresses::Any, has_no_deadline: false, user: String::new() }
+    Destination {
+        location,
+        trust,
+        reach: AllowedAddresses::Any,
+        egress: Some(Egress::Cluster),
+        has_no_deadline: false,
+        user: String::new(),
+    }
 }
 
 fn untrusted(location: Location) -> Destination {

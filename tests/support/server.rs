@@ -127,28 +127,14 @@ fn give_admin_key(data: &Path) {
     }
 }
 
-/// The same command, begun by another program that becomes it.
-fn begun_by(mut wrapper: Command, command: &Command) -> Command {
-    wrapper.arg(command.get_program()).args(command.get_args());
-    wrapper.current_dir(command.get_current_dir().expect("a directory")).env_remove("RUST_LOG");
-    wrapper.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    wrapper
-}
-
 /// The same command on a host of another name. Tests that need it are ignored without `has_host_namespaces`.
 fn on_host(host: &str, command: &Command) -> Command {
     let mut renamed = Command::new("unshare");
     renamed.args(["-ru", "sh", "-c", "hostname \"$0\" && exec \"$@\"", host]);
-    begun_by(renamed, command)
-}
-
-/// The same command with a clock that is so far ahead. How long something takes stays as it is.
-fn ahead(offset: &str, command: &Command) -> Command {
-    let mut shifted = Command::new("env");
-    // The loader puts the library folder of this machine in the place of `$LIB`.
-    shifted.args(["LD_PRELOAD=/usr/$LIB/faketime/libfaketime.so.1", "FAKETIME_DONT_FAKE_MONOTONIC=1"]);
-    shifted.arg(format!("FAKETIME=+{offset}"));
-    begun_by(shifted, command)
+    renamed.arg(command.get_program()).args(command.get_args());
+    renamed.current_dir(command.get_current_dir().expect("a directory")).env_remove("RUST_LOG");
+    renamed.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    renamed
 }
 
 impl Server {
@@ -182,10 +168,23 @@ impl Server {
         server.unwrap_or_else(|failure| panic!("the server did not start: {failure:?}"))
     }
 
-    /// A server whose clock is ahead by an offset such as `10m`, in a data directory that outlives it.
-    pub fn start_ahead(offset: &str, data: &Path, flags: &[&str]) -> Server {
-        let server = Server::try_start(ahead(offset, &command(data, flags)), data);
+    /// A server with these variables in its environment, in a data directory that outlives it.
+    pub fn start_with_environment(data: &Path, flags: &[&str], variables: &[(&str, &str)]) -> Server {
+        let mut command = command(data, flags);
+        command.envs(variables.iter().copied());
+        let server = Server::try_start(command, data);
         server.unwrap_or_else(|failure| panic!("the server did not start: {failure:?}"))
+    }
+
+    /// A server whose clock is ahead by an offset such as `10m`, in a data directory that outlives it. How long something takes stays as
+    /// it is.
+    pub fn start_ahead(offset: &str, data: &Path, flags: &[&str]) -> Server {
+        let offset = format!("+{offset}");
+        // The loader puts the library folder of this machine in the place of `$LIB`.
+        let library = "/usr/$LIB/faketime/libfaketime.so.1";
+        let variables =
+            [("LD_PRELOAD", library), ("FAKETIME_DONT_FAKE_MONOTONIC", "1"), ("FAKETIME", offset.as_str())];
+        Server::start_with_environment(data, flags, &variables)
     }
 
     /// Starts a server and waits until it is ready, or has ended.

@@ -100,6 +100,17 @@ pub enum AllowedAddresses {
     GlobalUnicast,
 }
 
+/// What a connection is meant for, by which a proxy may be configured for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Egress {
+    /// Servers of the control plane: webhooks of the operator, and those with a URL.
+    ControlPlane,
+    /// The storage of objects.
+    Etcd,
+    /// Nodes, pods and services.
+    Cluster,
+}
+
 /// The destination of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination {
@@ -109,6 +120,8 @@ pub struct Destination {
     pub trust: Trust,
     /// The allowed addresses of the host.
     pub reach: AllowedAddresses,
+    /// By what the way there is chosen; `None` for a direct one.
+    pub egress: Option<Egress>,
     /// Whether the response has no deadline to begin: a followed log may be silent for days.
     pub has_no_deadline: bool,
     /// The user on whose behalf the connection is made; empty for the server itself.

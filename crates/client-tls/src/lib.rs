@@ -7,7 +7,9 @@ use std::path::Path;
 
 use openssl::error::ErrorStack;
 use openssl::pkey::PKey;
-use openssl::ssl::{Ssl, SslContext, SslContextBuilder, SslMethod, SslMode, SslVerifyMode, SslVersion};
+use openssl::ssl::{
+    Ssl, SslContext, SslContextBuilder, SslMethod, SslMode, SslRef, SslVerifyMode, SslVersion,
+};
 use openssl::x509::X509;
 use openssl::x509::store::X509StoreBuilder;
 use openssl::x509::verify::{X509CheckFlags, X509VerifyFlags};
@@ -92,6 +94,16 @@ pub fn context(
         set_identity(&mut context, certificate, key)?;
     }
     Ok(context.build())
+}
+
+/// Offers HTTP/2 beside HTTP/1.1 on one connection, whatever its context offers.
+pub fn offer_http2(ssl: &mut SslRef) -> Result<(), ErrorStack> {
+    ssl.set_alpn_protos(b"\x02h2\x08http/1.1")
+}
+
+/// Whether the server has chosen HTTP/2.
+pub fn speaks_http2(ssl: &SslRef) -> bool {
+    ssl.selected_alpn_protocol() == Some(b"h2")
 }
 
 fn set_identity(context: &mut SslContextBuilder, certificate: &[u8], key: &[u8]) -> Result<(), ErrorStack> {

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use crate::kubeconfig::{Access, PresentedCredentials};
 use crate::limits::{API_REQUEST_TIMEOUT, API_WARNINGS};
+use crate::routes::Routes;
 use crate::upstream::RequestBody;
 use crate::upstream::pool::{ExchangeError, Pool, Purpose};
 use crate::webhook::connector::Connector;
@@ -87,7 +88,12 @@ impl ApiServer {
     pub fn new(access: Access) -> Result<ApiServer, Failure> {
         let (uri, connector) =
             Connector::for_access(Purpose::ApiServer, &access).map_err(Failure::Settings)?;
-        Ok(ApiServer { uri, access, connector, pool: Pool::new(Clock::system()) })
+        Ok(ApiServer {
+            uri,
+            access,
+            connector,
+            pool: Pool::with_routes(Clock::system(), Routes::of_process()),
+        })
     }
 
     /// The URL of the server.
@@ -110,8 +116,9 @@ impl ApiServer {
     ) -> Result<Option<ApiResponse>, Failure> {
         let presented = self.access.credentials.present().await.map_err(Failure::Settings)?;
         let max_bytes = request.max_bytes;
-        let request = self.http_request(request, &presented)?;
-        let (_, connection) = self.connector.prepare(&self.access, &presented, None);
+        let mut request = self.http_request(request, &presented)?;
+        let (origin, connection) = self.connector.prepare(self.pool.routes(), &self.access, &presented, None);
+        origin.address_to_proxy(&mut request);
         let server = || self.access.server.clone();
         let io = connection.await.map_err(|reason| Failure::Unsent(server(), reason))?;
         let broken = |error: &dyn std::fmt::Display| Failure::Broken(server(), error.to_string());
@@ -145,7 +152,7 @@ impl ApiServer {
         let presented = credentials.present().await.map_err(Failure::Settings)?;
         let max_bytes = request.max_bytes;
         let request = self.http_request(request, &presented)?;
-        let (origin, connection) = self.connector.prepare(&self.access, &presented, None);
+        let (origin, connection) = self.connector.prepare(self.pool.routes(), &self.access, &presented, None);
         let response = self.pool.send(&origin, request, max_bytes, connection).await;
         let response = response.map_err(|error| match error {
             ExchangeError::Connect(reason) => Failure::Unsent(self.access.server.clone(), reason),

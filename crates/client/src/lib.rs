@@ -3,14 +3,19 @@
 //! [`upstream`] connects to kubelets, pods, services and extension API servers, and holds the pool of connections. [`webhook`]
 //! calls servers that the operator or the users configure: one JSON object out, one back. [`api_server`] calls another API server,
 //! for commands that are its clients. [`kubeconfig`] reads the files that describe such servers, with their credentials.
-//! [`socket`] sets the options of TCP connections, [`paced`] limits their rate.
+//! [`routes`] knows the proxies on the way, [`egress`] those that some connections must take. [`socket`] sets the options of TCP connections, [`paced`] limits their rate.
 
 pub mod api_server;
+pub mod egress;
+#[cfg(any(test, feature = "testing"))]
+pub mod http2_testing;
 pub mod kubeconfig;
 pub mod limits;
 pub mod paced;
+pub mod routes;
 pub mod socket;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod tunnel;
 pub mod upstream;
 pub mod webhook;

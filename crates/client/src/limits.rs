@@ -67,3 +67,26 @@ pub const CONNECTION_SETTLE_TIMEOUT: Duration = Duration::from_secs(1);
 pub const API_REQUEST_TIMEOUT: Duration = Duration::from_secs(70);
 /// Warnings of one response of another API server that are kept.
 pub const API_WARNINGS: usize = 16;
+/// Bytes of the file of the egress selector.
+pub const EGRESS_CONFIGURATION_BYTES: u64 = 1 << 20;
+/// How long each step of a connection through a proxy of the egress selector may take: that to the proxy, and that from there on. The
+/// reference's value.
+pub const EGRESS_STEP_TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes that a konnectivity server may send for one connection before they are read.
+pub const KONNECTIVITY_WINDOW_BYTES: u32 = 256 << 10;
+/// Bytes of one packet of a konnectivity server.
+pub const KONNECTIVITY_PACKET_BYTES: usize = 1 << 20;
+/// Bytes of a connection in one packet that is sent.
+pub const KONNECTIVITY_DATA_BYTES: usize = 32 << 10;
+/// Packets of one connection that wait to be sent.
+pub const KONNECTIVITY_PACKETS: usize = 4;
+/// How long a konnectivity server may take to confirm the end of a connection; the reference's value.
+pub const KONNECTIVITY_CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of the headers of one response over HTTP/2.
+pub const UPSTREAM_HEADER_BYTES: u32 = 64 << 10;
+/// Bytes that a server may send over HTTP/2 before they are read.
+pub const HTTP2_WINDOW_BYTES: u32 = 256 << 10;
+/// How long a connection over HTTP/2 may be silent before the server is asked whether it is there; the reference's value.
+pub const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);
+/// How long the server may take to answer that; the reference's value.
+pub const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(15);

@@ -23,19 +23,21 @@ use hyper::body::Incoming;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use pilothouse_api::connect::{AllowedAddresses, Destination, ServerVerification, Trust};
+use pilothouse_api::connect::{AllowedAddresses, Destination, Location, ServerVerification, Trust};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use self::connection_limits::{ConnectionLimits, ConnectionSlot};
 use self::pool::{Connection, KeepAliveHandle, Origin, Pool, Purpose, ReuseOutcome};
-use crate::limits;
+use crate::kubeconfig::Proxy;
 use crate::paced::Paced;
+use crate::{limits, tunnel};
 
 pub use body::{RequestBody, ResponseBody};
 pub use dial::Stream;
 pub use dial::dial_tcp;
 pub use failure::Failure;
+pub(crate) use failure::describe;
 pub use tls::{CertificateAndKey, TlsError, TlsFiles, read};
 pub use verification_error::verification_error;
 
@@ -194,7 +196,20 @@ impl Upstream {
         *http_request.headers_mut() = request.headers;
         *http_request.uri_mut() = destination.location.target().parse().map_err(|_| Failure::BadTarget)?;
         let tls = self.tls.for_destination(destination)?;
-        let origin = if is_reusable { origin(destination, tls.as_ref()) } else { None };
+        let Location { secure, host, port, .. } = &destination.location;
+        let routes = self.pool.routes();
+        // As in the reference, upgrades do not go through proxies of the environment.
+        let proxy = if is_reusable { routes.environment.proxy(*secure, host, *port) } else { None };
+        let way = dial::Way {
+            proxy,
+            dialer: destination.egress.and_then(|egress| routes.egress.dialer(egress)),
+            // Upgrades go over HTTP/1.1.
+            offers_http2: is_reusable && matches!(destination.trust, Trust::Extension(_)),
+            limit: self.connect_timeout,
+        };
+        let target = dial::target(destination, way).await?;
+        tunnel::address_to_proxy(&mut http_request, proxy, *secure, &target.authority());
+        let origin = if is_reusable { origin(destination, tls.as_ref(), proxy) } else { None };
         let reuse = match &origin {
             Some(origin) => {
                 self.await_head(destination, self.pool.send_over_idle(origin, http_request)).await?
@@ -204,7 +219,7 @@ impl Upstream {
         let (response, connection) = match reuse {
             ReuseOutcome::Answered(response, connection) => (response, connection),
             ReuseOutcome::Unsent(request) => {
-                let io = dial::dial(tls.as_ref(), destination, self.connect_timeout).await?;
+                let io = dial::dial(&self.tls, tls.as_ref(), target, way).await?;
                 let result = self.pool.open(origin, io).await;
                 let mut connection = result.map_err(|error| Failure::broken(&error))?;
                 let sending = async { connection.send(request).await.map_err(|error| error.into_error()) };
@@ -233,7 +248,11 @@ impl Upstream {
 }
 
 /// The key of a connection in the pool; `None` if it is not kept.
-fn origin(destination: &Destination, tls: Option<&tls::TlsSettings>) -> Option<Arc<Origin>> {
+fn origin(
+    destination: &Destination,
+    tls: Option<&tls::TlsSettings>,
+    proxy: Option<&Proxy>,
+) -> Option<Arc<Origin>> {
     let purpose = match destination.trust {
         Trust::Kubelet | Trust::KubeletUnverified => Purpose::Kubelet,
         Trust::Extension(_) => Purpose::Extension,
@@ -248,7 +267,8 @@ fn origin(destination: &Destination, tls: Option<&tls::TlsSettings>) -> Option<A
         host: destination.location.host.clone(),
         port: destination.location.port,
         private: tls.map(|settings| settings.private.clone()),
-        proxy: None,
+        proxy: proxy.cloned(),
+        egress: destination.egress,
     }))
 }
 

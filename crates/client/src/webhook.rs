@@ -5,7 +5,6 @@ pub mod cluster_webhooks;
 pub(crate) mod connector;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
-mod tunnel;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +20,7 @@ use tokio::time::timeout;
 use self::connector::Connector;
 use crate::kubeconfig::{Access, PresentedCredentials};
 use crate::limits::{WEBHOOK_ATTEMPTS, WEBHOOK_CALLS, WEBHOOK_RESPONSE_BYTES, WEBHOOK_TIMEOUT};
+use crate::routes::Routes;
 use crate::upstream::RequestBody;
 use crate::upstream::pool::{ExchangeError, Pool, Purpose};
 
@@ -104,7 +104,7 @@ impl Service {
 
     /// A server that is called so rarely that it needs no shared pool.
     pub fn unpooled(access: &Access) -> Result<Service, Failure> {
-        Service::new(access, &Pool::new(Clock::system()))
+        Service::new(access, &Pool::with_routes(Clock::system(), Routes::of_process()))
     }
 
     /// Sends an object and returns the response.
@@ -172,7 +172,7 @@ impl Service {
         }
         let body = body.map_or(RequestBody::Empty, |body| RequestBody::Whole(Some(body.into())));
         let request = request.body(body).map_err(|error| Failure::Settings(error.to_string()))?;
-        let (origin, connection) = self.connector.prepare(&self.access, presented, None);
+        let (origin, connection) = self.connector.prepare(self.pool.routes(), &self.access, presented, None);
         let response = self.pool.send(&origin, request, max_bytes, connection).await;
         let response = response.map_err(|error| match error {
             ExchangeError::Connect(reason) => Failure::Broken(reason),

@@ -26,5 +26,5 @@ mod watch;
 pub use self::client::{Client, LeaseKeepAlive, Snapshot};
 pub use self::error::{EndpointFailure, Error};
 pub use self::pages::{Page, Pages};
-pub use self::settings::{Settings, TlsFiles};
+pub use self::settings::{Dialer, Duplex, Settings, TlsFiles};
 pub use self::watch::{AllKeysWatch, ResumableWatch, RevisionEvents, WatchItem, WatchStream, WatchUpdate};

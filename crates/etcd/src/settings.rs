@@ -1,7 +1,12 @@
 //! What an operator decides about the connection to etcd.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
+
+use futures::future::BoxFuture;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::limits;
 
@@ -16,6 +21,17 @@ pub struct TlsFiles {
     pub server_name: Option<String>,
 }
 
+/// A stream of bytes to a member.
+pub trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Duplex for S {}
+
+/// Connects to members in another way than directly.
+pub trait Dialer: fmt::Debug + Send + Sync {
+    /// Connects to this host and port.
+    fn dial(&self, address: String) -> BoxFuture<'_, Result<Box<dyn Duplex>, String>>;
+}
+
 /// The settings of a client.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -24,6 +40,8 @@ pub struct Settings {
     pub endpoints: Vec<String>,
     /// The files for TLS.
     pub tls: TlsFiles,
+    /// How members are connected to, unless directly.
+    pub dialer: Option<Arc<dyn Dialer>>,
     /// How long a call may take, with all its attempts.
     pub request_timeout: Duration,
     /// How long it may take to connect to one member.
@@ -73,6 +91,7 @@ impl Settings {
         Settings {
             endpoints: endpoints.into_iter().map(Into::into).collect(),
             tls: TlsFiles::default(),
+            dialer: None,
             request_timeout: limits::REQUEST_TIMEOUT,
             dial_timeout: limits::DIAL_TIMEOUT,
             keepalive_time: limits::KEEPALIVE_TIME,

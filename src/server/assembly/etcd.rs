@@ -1,11 +1,13 @@
 //! Opens etcd as the storage of objects.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::Arbiter;
+use futures::future::BoxFuture;
 use pilothouse_actors::directory::{Options, Stores as Storage};
 use pilothouse_actors::shared_log::decoding::decode_entries;
 use pilothouse_actors::shared_log::scope::TypeScope;
@@ -14,8 +16,9 @@ use pilothouse_actors::shared_storage::{self, SharedLogs, StartError as SharedSt
 use pilothouse_api::catalog::build::Builtin;
 use pilothouse_api::gates::CBOR_SERVING_AND_STORAGE;
 use pilothouse_apimachinery::schema::Registry;
+use pilothouse_client::egress::{Egress, TunnelDialer};
 use pilothouse_encryption::Encryption;
-use pilothouse_etcd::Client;
+use pilothouse_etcd::{Client, Dialer, Duplex, Settings};
 use pilothouse_etcd_layout::values::{ValueCodec, ValueOptions};
 use pilothouse_etcd_log::{EtcdForms, EtcdLog, EtcdLogOptions, Observer, Types};
 use pilothouse_types::object::TypeName;
@@ -64,6 +67,24 @@ impl Drop for EtcdThread {
     }
 }
 
+/// Connects to etcd through the proxy that the egress selector names.
+struct EgressDialer(Arc<TunnelDialer>);
+
+impl fmt::Debug for EgressDialer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EgressDialer")
+    }
+}
+
+impl Dialer for EgressDialer {
+    fn dial(&self, address: String) -> BoxFuture<'_, Result<Box<dyn Duplex>, String>> {
+        Box::pin(async move {
+            let socket = self.0.dial(&address).await?;
+            Ok(Box::new(socket) as Box<dyn Duplex>)
+        })
+    }
+}
+
 /// What the storage in etcd needs beside the flags about etcd.
 pub(super) struct EtcdInputs<'a> {
     pub(super) registry: &'a Arc<Registry>,
@@ -83,7 +104,11 @@ pub(super) async fn open(
     let config = &context.config;
     let failed = StartError::part("etcd");
     let (thread, runtime) = EtcdThread::start().await.map_err(|error| failed(&error))?;
-    let connect = |settings| Client::new(settings, runtime.clone()).map_err(|error| failed(&error));
+    let dialer = context.pool.routes().egress.dialer(Egress::Etcd);
+    let connect = |settings: Settings| {
+        let dialer = dialer.map(|dialer| -> Arc<dyn Dialer> { Arc::new(EgressDialer(Arc::clone(dialer))) });
+        Client::new(Settings { dialer, ..settings }, runtime.clone()).map_err(|error| failed(&error))
+    };
     let builtin = Builtin::load().map_err(|error| StartError::part(BUILTIN)(&error))?;
     let types = Arc::new(Types::new(flags.prefix(), &builtin));
     let value_options = ValueOptions {

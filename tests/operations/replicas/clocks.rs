@@ -11,7 +11,9 @@ const TOKENS: &str = "/api/v1/namespaces/default/serviceaccounts/robot/token";
 
 /// The lease of the controllers, once somebody has it.
 fn lease(admin: &mut Client) -> Value {
-    poll(TIMEOUT, || Some(admin.get(LEASE)).filter(|lease| lease.status == 200)).expect("somebody leads").json()
+    poll(TIMEOUT, || Some(admin.get(LEASE)).filter(|lease| lease.status == 200))
+        .expect("somebody leads")
+        .json()
 }
 
 fn created(object: &Value) -> &str {

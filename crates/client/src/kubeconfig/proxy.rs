@@ -7,8 +7,10 @@ use hyper::Uri;
 /// The protocol of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProxyProtocol {
-    /// HTTP CONNECT.
+    /// HTTP CONNECT, or plain HTTP with the whole URL.
     Http,
+    /// The same over TLS.
+    Https,
     /// SOCKS version 5.
     Socks,
 }
@@ -27,17 +29,35 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Parses the URL of a proxy.
+    /// Parses the URL of a proxy in a kubeconfig.
     pub fn parse(url: &str) -> Result<Proxy, String> {
-        let describe = |reason: &str| format!("proxy-url: {reason}");
-        let uri: Uri = url.parse().map_err(|error| describe(&format!("{error}")))?;
+        Proxy::parse_url(url).map_err(|reason| format!("proxy-url: {reason}"))
+    }
+
+    /// Parses a proxy of the environment, which needs no scheme.
+    pub fn parse_loosely(text: &str) -> Result<Proxy, String> {
+        if !text.contains("://") {
+            return Proxy::parse_url(&format!("http://{text}"));
+        }
+        match text.strip_prefix("socks5h://") {
+            // Names are resolved by the proxy in any case.
+            Some(rest) => Proxy::parse_url(&format!("socks5://{rest}")),
+            None => Proxy::parse_url(text),
+        }
+    }
+
+    fn parse_url(url: &str) -> Result<Proxy, String> {
+        let uri: Uri = url.parse().map_err(|_| format!("could not parse: {url}"))?;
         let (protocol, default_port) = match uri.scheme_str() {
             Some("http") => (ProxyProtocol::Http, 80),
+            Some("https") => (ProxyProtocol::Https, 443),
             Some("socks5") => (ProxyProtocol::Socks, 1_080),
-            // TLS to the proxy itself is not supported: a kubeconfig has no settings for it.
-            other => return Err(describe(&format!("{} is neither http nor socks5", other.unwrap_or("it")))),
+            other => {
+                let scheme = other.unwrap_or_default();
+                return Err(format!("unsupported scheme {scheme:?}, must be http, https, or socks5"));
+            }
         };
-        let authority = uri.authority().ok_or_else(|| describe("there is no host"))?;
+        let authority = uri.authority().ok_or("there is no host")?;
         let user = authority.as_str().rsplit_once('@').map(|(user, _)| {
             let (name, password) = user.split_once(':').unwrap_or((user, ""));
             let unescape = |text: &str| {
@@ -48,6 +68,11 @@ impl Proxy {
         });
         let host = authority.host().trim_matches(['[', ']']).to_owned();
         Ok(Proxy { protocol, host, port: authority.port_u16().unwrap_or(default_port), user })
+    }
+
+    /// Whether it speaks HTTP.
+    pub fn is_http(&self) -> bool {
+        matches!(self.protocol, ProxyProtocol::Http | ProxyProtocol::Https)
     }
 
     /// The Proxy-Authorization header.

@@ -82,7 +82,9 @@ fn kubeconfig_proxy_url_is_parsed() {
     assert_eq!((http.host.as_str(), http.port), ("::1", 3_128));
     assert_eq!(http.user, Some(("us@er".to_owned(), "word".to_owned())));
     assert_eq!((proxy("socks5://p").unwrap().port, proxy("http://p").unwrap().port), (1_080, 80));
-    assert!(proxy("https://p").err().unwrap().contains("https is neither http nor socks5"));
+    assert_eq!((proxy("https://p").unwrap().port, proxy("https://p:1").unwrap().is_http()), (443, true));
+    let error = proxy("ftp://p").err().unwrap();
+    assert_eq!(error, "proxy-url: unsupported scheme \"ftp\", must be http, https, or socks5");
 }
 
 #[test]

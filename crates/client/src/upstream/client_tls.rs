@@ -1,9 +1,9 @@
-//! The TLS settings of outgoing connections that speak HTTP/1.1.
+//! The TLS settings of outgoing connections. They speak HTTP/1.1, unless HTTP/2 is offered for one.
 
 use openssl::error::ErrorStack;
 use openssl::ssl::SslContext;
 use pilothouse_client_tls::Protocol;
-pub use pilothouse_client_tls::{TrustedCas, client};
+pub use pilothouse_client_tls::{TrustedCas, client, offer_http2, speaks_http2};
 
 /// Makes the context of connections. `identity` is the client certificate with its intermediates, and its key, as PEM.
 pub fn context(trusted: TrustedCas, identity: Option<(&[u8], &[u8])>) -> Result<SslContext, ErrorStack> {

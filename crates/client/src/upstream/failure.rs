@@ -37,6 +37,9 @@ pub enum Failure {
     /// The response is no HTTP, or the connection was closed.
     #[error("{0}")]
     Broken(String),
+    /// A proxy on the way does not connect.
+    #[error("{0}")]
+    Proxy(String),
     /// The path is invalid in a request.
     #[error("the path cannot be sent")]
     BadTarget,
@@ -60,7 +63,7 @@ impl Failure {
 }
 
 /// An error of the operating system, without its number.
-fn describe(error: &io::Error) -> String {
+pub(crate) fn describe(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or_default();
     let mut letters = text.chars();

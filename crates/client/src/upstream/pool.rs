@@ -5,7 +5,7 @@
 //! thread and fails no other's request. A connection that the peer closes leaves the pool at once, an unused one after a while,
 //! and those to a peer that no object names any more ([`KeepAliveHandle`]) leave with the last object.
 
-mod http1_connection;
+mod http_connection;
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, Weak};
@@ -13,20 +13,24 @@ use std::thread;
 use std::time::Duration;
 
 use hyper::body::Incoming;
+use hyper::header::HOST;
 use hyper::{Method, Request, Response};
 use openssl::sha::Sha256;
 use pilothouse_types::clock::{Clock, Moment};
 use pilothouse_types::lock::Lock;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use self::http1_connection::Http1Connection;
-pub use self::http1_connection::{BufferedResponse, ExchangeError};
+use self::http_connection::HttpConnection;
+pub use self::http_connection::{BufferedResponse, ExchangeError, Negotiated, SendError};
 use super::body::RequestBody;
 use super::call_observer::{CallObserver, ObservedCall};
+use crate::egress::Egress;
 use crate::kubeconfig::Proxy;
 use crate::limits::{
     CONNECTION_SETTLE_TIMEOUT, IDLE_CONNECTION_TIMEOUT, IDLE_CONNECTIONS, IDLE_CONNECTIONS_PER_DESTINATION,
 };
+use crate::routes::Routes;
+use crate::tunnel;
 
 /// A digest of certificates and keys, so that the pool does not hold those themselves.
 pub type Digest = [u8; 32];
@@ -66,6 +70,15 @@ impl Purpose {
         }
     }
 
+    /// By what the way to the peer is chosen, unless it is a service of the cluster.
+    pub(crate) fn egress(self) -> Option<Egress> {
+        match self {
+            Purpose::Kubelet | Purpose::Extension => Some(Egress::Cluster),
+            Purpose::Admission | Purpose::Conversion | Purpose::Service => Some(Egress::ControlPlane),
+            Purpose::ApiServer => None,
+        }
+    }
+
     /// Whether objects configure the peer, so that connections depend on them.
     fn is_configured_by_objects(self) -> bool {
         match self {
@@ -99,6 +112,17 @@ pub struct Origin {
     pub private: Option<TlsIdentity>,
     /// The proxy on the way, if any.
     pub proxy: Option<Proxy>,
+    /// By what the way there is chosen; `None` for a direct one.
+    pub egress: Option<Egress>,
+}
+
+impl Origin {
+    /// Lets a request go through the proxy, if there is one: see [`tunnel::address_to_proxy`].
+    pub(crate) fn address_to_proxy(&self, request: &mut Request<RequestBody>) {
+        let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+        let host = host.unwrap_or_default().to_owned();
+        tunnel::address_to_proxy(request, self.proxy.as_ref(), self.private.is_some(), &host);
+    }
 }
 
 fn digest(parts: &[&[u8]]) -> Digest {
@@ -126,7 +150,7 @@ pub fn identity_digest(identity: Option<(&[u8], &[u8])>) -> Digest {
 
 /// An idle connection.
 struct IdleConnection {
-    http1: Http1Connection,
+    http: HttpConnection,
     since: Moment,
 }
 
@@ -163,7 +187,7 @@ impl IdleConnections {
 
     /// Removes the connection that is idle for the longest time.
     fn remove_oldest(&mut self) -> Option<IdleConnection> {
-        let oldest = |idle: &Vec<IdleConnection>| idle.first().map(|first| (first.since, first.http1.number));
+        let oldest = |idle: &Vec<IdleConnection>| idle.first().map(|first| (first.since, first.http.number));
         let (origin, _) = self.waiting.iter().min_by_key(|(_, idle)| oldest(idle))?;
         let origin = origin.clone();
         self.remove_oldest_of(&origin)
@@ -171,8 +195,8 @@ impl IdleConnections {
 
     /// Removes the longest idle connection to one origin.
     fn remove_oldest_of(&mut self, origin: &Arc<Origin>) -> Option<IdleConnection> {
-        let number = self.waiting.get(origin)?.first()?.http1.number;
-        self.remove(origin, |waiting| waiting.http1.number == number)
+        let number = self.waiting.get(origin)?.first()?.http.number;
+        self.remove(origin, |waiting| waiting.http.number == number)
     }
 
     fn is_wanted(&self, origin: &Origin) -> bool {
@@ -187,6 +211,7 @@ pub struct Pool {
     clock: Clock,
     /// How long a connection is kept.
     idle_timeout: Duration,
+    routes: Routes,
     /// A std lock: it is held for one lookup or one change.
     idle_connections: Lock<IdleConnections>,
     /// Counts the calls of webhooks, if anybody does.
@@ -230,7 +255,7 @@ impl Drop for KeepAliveHandle {
 
 /// A connection in use. Dropped, it is closed; only [`Connection::done`] keeps it.
 pub struct Connection {
-    http1: Http1Connection,
+    http: HttpConnection,
     origin: Option<Arc<Origin>>,
     pool: Arc<Pool>,
 }
@@ -246,12 +271,23 @@ pub enum ReuseOutcome {
 impl Pool {
     /// An empty pool.
     pub fn new(clock: Clock) -> Arc<Pool> {
+        Pool::with_routes(clock, Routes::default())
+    }
+
+    /// An empty pool, whose connections take these ways.
+    pub fn with_routes(clock: Clock, routes: Routes) -> Arc<Pool> {
         Arc::new(Pool {
             clock,
             idle_timeout: IDLE_CONNECTION_TIMEOUT,
+            routes,
             idle_connections: Lock::default(),
             observer: OnceLock::new(),
         })
+    }
+
+    /// The ways of connections.
+    pub fn routes(&self) -> &Routes {
+        &self.routes
     }
 
     /// Lets this observer count the calls of webhooks. The first one stays.
@@ -280,7 +316,7 @@ impl Pool {
     pub async fn open(
         self: &Arc<Self>,
         origin: Option<Arc<Origin>>,
-        io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        io: impl Negotiated + AsyncRead + AsyncWrite + Unpin + Send + 'static,
     ) -> Result<Connection, hyper::Error> {
         let number = {
             let mut idle_connections = self.idle_connections.lock();
@@ -288,7 +324,7 @@ impl Pool {
             idle_connections.made
         };
         let entry = origin.clone().map(|origin| PoolEntry { pool: Arc::downgrade(self), origin, number });
-        Ok(Connection { http1: Http1Connection::open(number, io, entry).await?, origin, pool: self.clone() })
+        Ok(Connection { http: HttpConnection::open(number, io, entry).await?, origin, pool: self.clone() })
     }
 
     /// An idle connection of this thread that is still open.
@@ -296,10 +332,10 @@ impl Pool {
         let (this_thread, now) = (thread::current().id(), self.clock.moment());
         loop {
             let idle =
-                self.idle_connections.lock().remove(origin, |waiting| waiting.http1.thread == this_thread)?;
-            if !idle.http1.is_closed() && idle.since.plus(self.idle_timeout) > now {
+                self.idle_connections.lock().remove(origin, |waiting| waiting.http.thread == this_thread)?;
+            if !idle.http.is_closed() && idle.since.plus(self.idle_timeout) > now {
                 return Some(Connection {
-                    http1: idle.http1,
+                    http: idle.http,
                     origin: Some(origin.clone()),
                     pool: self.clone(),
                 });
@@ -307,8 +343,8 @@ impl Pool {
         }
     }
 
-    fn keep(&self, origin: Arc<Origin>, http1: Http1Connection) {
-        let waiting = IdleConnection { http1, since: self.clock.moment() };
+    fn keep(&self, origin: Arc<Origin>, http: HttpConnection) {
+        let waiting = IdleConnection { http, since: self.clock.moment() };
         // Connections are closed after the lock is released.
         let _closed = {
             let mut idle_connections = self.idle_connections.lock();
@@ -316,7 +352,7 @@ impl Pool {
                 .waiting
                 .get(&origin)
                 .is_some_and(|idle| idle.len() >= IDLE_CONNECTIONS_PER_DESTINATION);
-            if waiting.http1.is_closed() || !idle_connections.is_wanted(&origin) {
+            if waiting.http.is_closed() || !idle_connections.is_wanted(&origin) {
                 Some(waiting)
             } else {
                 // The newest is always kept: older ones may belong to a thread that makes no more requests, and would block all
@@ -337,7 +373,7 @@ impl Pool {
     fn idle_time(&self, origin: &Arc<Origin>, number: u64) -> Option<Duration> {
         let idle_connections = self.idle_connections.lock();
         let idle = idle_connections.waiting.get(origin)?;
-        let connection = idle.iter().find(|waiting| waiting.http1.number == number)?;
+        let connection = idle.iter().find(|waiting| waiting.http.number == number)?;
         Some(self.clock.elapsed(connection.since))
     }
 
@@ -350,14 +386,14 @@ impl Pool {
     ) -> Result<ReuseOutcome, hyper::Error> {
         while let Some(mut connection) = self.take(origin) {
             let (copy, received_before) =
-                (copy_if_repeatable(origin.purpose, &request), connection.http1.received());
+                (copy_if_repeatable(origin.purpose, &request), connection.http.received());
             let mut error = match connection.send(request).await {
                 Ok(response) => return Ok(ReuseOutcome::Answered(response, connection)),
                 Err(error) => error,
             };
             match (error.take_message(), copy) {
                 (Some(unsent), _) => request = unsent,
-                (None, Some(copy)) if connection.http1.received() == received_before => {
+                (None, Some(copy)) if connection.http.received() == received_before => {
                     return Ok(ReuseOutcome::Unsent(copy));
                 }
                 (None, _) => return Err(error.into_error()),
@@ -375,11 +411,13 @@ impl Pool {
         dial: impl Future<Output = Result<S, E>>,
     ) -> Result<BufferedResponse, ExchangeError<E>>
     where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        S: Negotiated + AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let observer = self.observer.get().filter(|_| origin.purpose.is_webhook());
         let mut call = observer.map(|observer| ObservedCall::begin(observer, origin, &request, &self.clock));
         let failed = ExchangeError::Broken;
+        let mut request = request;
+        origin.address_to_proxy(&mut request);
         let (response, connection) = match self.send_over_idle(origin, request).await.map_err(failed)? {
             ReuseOutcome::Answered(response, connection) => (response, connection),
             ReuseOutcome::Unsent(request) => {
@@ -389,7 +427,7 @@ impl Pool {
                 (response.map_err(|error| failed(error.into_error()))?, connection)
             }
         };
-        let buffered = http1_connection::read(response, max_bytes).await?;
+        let buffered = http_connection::read(response, max_bytes).await?;
         connection.done();
         if let Some(call) = &mut call {
             call.note_response(&buffered);
@@ -400,25 +438,22 @@ impl Pool {
 
 impl Connection {
     /// Sends a request and waits for the head of the response.
-    pub async fn send(
-        &mut self,
-        request: Request<RequestBody>,
-    ) -> Result<Response<Incoming>, hyper::client::conn::TrySendError<Request<RequestBody>>> {
-        self.http1.send(request).await
+    pub async fn send(&mut self, request: Request<RequestBody>) -> Result<Response<Incoming>, SendError> {
+        self.http.send(request).await
     }
 
     /// The response was read to its end: the connection is kept, unless the peer closes it.
     pub fn done(self) {
-        let Connection { mut http1, origin, pool } = self;
+        let Connection { mut http, origin, pool } = self;
         let Some(origin) = origin else { return };
-        if http1.is_ready() {
-            return pool.keep(origin, http1);
+        if http.is_ready() {
+            return pool.keep(origin, http);
         }
         // The request is still being sent, or the peer is about to close. Without a runtime the server is stopping.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
-                if let Ok(Ok(())) = tokio::time::timeout(CONNECTION_SETTLE_TIMEOUT, http1.ready()).await {
-                    pool.keep(origin, http1);
+                if let Ok(Ok(())) = tokio::time::timeout(CONNECTION_SETTLE_TIMEOUT, http.ready()).await {
+                    pool.keep(origin, http);
                 }
             });
         }
@@ -454,7 +489,7 @@ impl Drop for PoolEntry {
             let closed = pool
                 .idle_connections
                 .lock()
-                .remove(&self.origin, |waiting| waiting.http1.number == self.number);
+                .remove(&self.origin, |waiting| waiting.http.number == self.number);
             drop(closed);
         }
     }

@@ -7,6 +7,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
+use crate::egress::testing::{ProxyForm, TestProxy};
+use crate::egress::{Egress, EgressSelector};
+use crate::routes::Routes;
 
 fn upstream() -> Upstream {
     Upstream::new(&TlsFiles::default(), Duration::from_secs(10), Pool::new(Clock::system())).unwrap()
@@ -22,6 +25,7 @@ fn destination(address: SocketAddr) -> Destination {
         },
         trust: Trust::Unverified,
         reach: AllowedAddresses::Any,
+        egress: None,
         has_no_deadline: false,
         user: String::new(),
     }
@@ -198,4 +202,31 @@ async fn extension_with_invalid_ca_bundle_is_not_contacted() {
     extension.location.secure = true;
     extension.trust = Trust::Extension(Arc::new(peer));
     assert!(matches!(upstream().send(&extension, get()).await, Err(Failure::NoAuthorities)));
+}
+
+#[actix_rt::test]
+async fn proxies_of_the_egress_selector_are_asked_only_for_allowed_addresses() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, socket) = (directory.path().join("egress.yaml"), directory.path().join("socket"));
+    let text = format!(
+        "apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections:\n\
+         - {{name: cluster, connection: {{proxyProtocol: HTTPConnect, transport: {{uds: {{udsName: '{}'}}}}}}}}\n",
+        socket.display()
+    );
+    std::fs::write(&file, text).unwrap();
+    let proxy = TestProxy::start(ProxyForm::HttpOnUnix(&socket), |_| None);
+    let egress = EgressSelector::read(&file, &Clock::system()).unwrap();
+    let routes = Routes { egress, ..Routes::default() };
+    let pool = Pool::with_routes(Clock::system(), routes);
+    let upstream = Upstream::new(&TlsFiles::default(), Duration::from_secs(10), pool).unwrap();
+    let through = |address: &str| Destination {
+        reach: AllowedAddresses::GlobalUnicast,
+        egress: Some(Egress::Cluster),
+        ..destination(address.parse().unwrap())
+    };
+    let error = upstream.send(&through("127.0.0.1:80"), get()).await.err().unwrap();
+    assert!(matches!(error, Failure::NotAllowed), "{error}");
+    let error = upstream.send(&through("192.0.2.7:80"), get()).await.err().unwrap();
+    assert!(matches!(error, Failure::Proxy(_)), "{error}");
+    assert_eq!(proxy.targets(), ["192.0.2.7:80"]);
 }

@@ -13,12 +13,13 @@ use openssl::x509::X509VerifyResult;
 use pilothouse_api::connect::{Destination, ServerVerification, Trust};
 use pilothouse_types::bounded::BoundedCache;
 use pilothouse_types::lock::Lock;
-use tokio::net::TcpStream;
 use tokio_openssl::SslStream;
 
 use crate::limits::{EXTENSION_TLS_CONTEXTS, PKI_FILE_BYTES};
+use crate::socket::Socket;
+use crate::tunnel::ProxyTls;
 
-use super::client_tls::{TrustedCas, client, context};
+use super::client_tls::{TrustedCas, client, context, offer_http2};
 use super::failure::Failure;
 use super::pool::{self, Digest, TlsIdentity};
 use super::verification_error::verification_error;
@@ -205,12 +206,31 @@ impl Contexts {
     }
 }
 
+impl Contexts {
+    /// TLS with a proxy on the way to a server with these settings.
+    pub(super) fn for_proxy<'a>(&'a self, server: Option<&'a TlsSettings>) -> ProxyTls<'a> {
+        match server {
+            Some(TlsSettings { context, verifies, .. }) => {
+                ProxyTls { context, server_name: None, verifies: *verifies }
+            }
+            None => ProxyTls { context: &self.unverified, server_name: None, verifies: false },
+        }
+    }
+}
+
 impl TlsSettings {
-    /// Performs the handshake.
-    pub(super) async fn handshake(&self, io: TcpStream) -> Result<SslStream<TcpStream>, Failure> {
+    /// Performs the handshake, in which the server may choose HTTP/2 if that is offered.
+    pub(super) async fn handshake(
+        &self,
+        io: Socket,
+        offers_http2: bool,
+    ) -> Result<SslStream<Socket>, Failure> {
         let tls_error = |error: ErrorStack| Failure::Tls(format!("tls: {}", reason(&error)));
         let name = &self.private.server_name;
-        let ssl = client(&self.context, name, self.verifies).map_err(tls_error)?;
+        let mut ssl = client(&self.context, name, self.verifies).map_err(tls_error)?;
+        if offers_http2 {
+            offer_http2(&mut ssl).map_err(tls_error)?;
+        }
         let mut stream = SslStream::new(ssl, io).map_err(tls_error)?;
         match Pin::new(&mut stream).connect().await {
             Ok(()) => Ok(stream),

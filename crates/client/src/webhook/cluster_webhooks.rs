@@ -95,7 +95,8 @@ impl WebhookClients {
         WebhookClients { pool, purpose, peers: RefCell::default() }
     }
 
-    /// Makes a call. `access` gives the credentials, once per server; `address` is the address to connect to, if it differs. Errors
+    /// Makes a call. `access` gives the credentials, once per server; `address` is that of a service of the cluster, if the
+    /// server is one. Errors
     /// have the reference's texts.
     pub async fn send(
         &self,
@@ -107,7 +108,8 @@ impl WebhookClients {
         let peer = self.peer(server, access)?;
         let presented = peer.access.credentials.present().await?;
         let http_request = make_request(&peer, &presented, request)?;
-        let (origin, connection) = peer.connector.prepare(&peer.access, &presented, address);
+        let routes = self.pool.routes();
+        let (origin, connection) = peer.connector.prepare(routes, &peer.access, &presented, address);
         let response = self.pool.send(&origin, http_request, request.max_response_bytes, connection).await;
         let response = response.map_err(|error| match error {
             ExchangeError::Connect(reason) => reason,

@@ -1,5 +1,6 @@
 //! Connects to another server, with its TLS settings.
 
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -7,11 +8,13 @@ use hyper::Uri;
 use openssl::error::ErrorStack;
 use openssl::ssl::SslContext;
 use openssl::x509::X509;
-use tokio::net::TcpStream;
 use tokio_openssl::SslStream;
 
-use super::tunnel;
+use crate::egress::Egress;
 use crate::kubeconfig::{Access, IdentityPem, PresentedCredentials};
+use crate::routes::Routes;
+use crate::socket::Socket;
+use crate::tunnel::{self, ProxyTls, Target, Way};
 use crate::upstream::client_tls::{self, TrustedCas};
 use crate::upstream::pool::{self, Digest, Origin, Purpose, TlsIdentity};
 use crate::upstream::{Stream, verification_error};
@@ -41,6 +44,7 @@ fn plugin_identity(presented: &PresentedCredentials) -> Option<&IdentityPem> {
 /// Connects to one server.
 pub(crate) struct Connector {
     tls: Option<SslContext>,
+    offers_http2: bool,
     origin: Arc<Origin>,
 }
 
@@ -52,15 +56,23 @@ impl Connector {
         (host, port): (String, u16),
         access: &Access,
     ) -> Result<Connector, String> {
-        let tls = secure.then(|| context(access, access.identity_pem.as_ref())).transpose();
-        let tls = tls.map_err(|error| error.to_string())?;
+        let tls = context(access, access.identity_pem.as_ref());
+        // Without TLS with the server, only a proxy may want it.
+        let tls = if secure { Some(tls.map_err(|error| error.to_string())?) } else { tls.ok() };
         let private = secure.then(|| TlsIdentity {
             server_name: access.server_name.clone().unwrap_or_else(|| host.clone()),
             authority: pool::authority(access.authority_pem.as_deref(), !access.insecure),
             identity: identity_digest(access.identity_pem.as_ref()),
         });
-        let origin = Origin { purpose, host, port, private, proxy: access.proxy.clone() };
-        Ok(Connector { tls, origin: Arc::new(origin) })
+        let egress = purpose.egress();
+        let offers_http2 = match purpose {
+            Purpose::Service => true,
+            // As in the reference, so that requests are spread over the servers behind an address.
+            Purpose::Admission | Purpose::Conversion => is_this_machine(&host),
+            Purpose::Kubelet | Purpose::Extension | Purpose::ApiServer => false,
+        };
+        let origin = Origin { purpose, host, port, private, proxy: access.proxy.clone(), egress };
+        Ok(Connector { tls, offers_http2, origin: Arc::new(origin) })
     }
 
     /// The server of this kubeconfig, and its URL.
@@ -80,55 +92,88 @@ impl Connector {
         Ok((uri, connector))
     }
 
-    /// The pool key of a connection with these credentials, and how to make one. `address` is the address to connect to, if it
-    /// differs.
+    /// The pool key of a connection with these credentials, and how to make one. `address` is that of a service of the cluster, if it
+    /// is one.
     pub(crate) fn prepare<'a>(
         &'a self,
+        routes: &'a Routes,
         access: &'a Access,
         presented: &'a PresentedCredentials,
         address: Option<(String, u16)>,
     ) -> (Arc<Origin>, impl Future<Output = Result<Stream, String>> + use<'a>) {
         let mut origin = self.origin.clone();
         let plugin_identity = plugin_identity(presented);
-        if address.is_some() || plugin_identity.is_some() {
+        let proxy = match &origin.proxy {
+            None => routes.environment.proxy(origin.private.is_some(), &origin.host, origin.port),
+            Some(_) => None,
+        };
+        if address.is_some() || plugin_identity.is_some() || proxy.is_some() {
             let mut variant = Origin::clone(&origin);
             if let Some((host, port)) = address {
-                (variant.host, variant.port) = (host, port);
+                variant.egress = Some(Egress::Cluster);
+                // A proxy is asked for the name of a service, and finds its address itself.
+                if proxy.is_none() {
+                    (variant.host, variant.port) = (host, port);
+                }
             }
+            variant.proxy = variant.proxy.or_else(|| proxy.cloned());
             if let (Some(private), Some(_)) = (&mut variant.private, plugin_identity) {
                 private.identity = identity_digest(plugin_identity);
             }
             origin = Arc::new(variant);
         }
-        (origin.clone(), self.connect(access, plugin_identity, origin))
+        (origin.clone(), self.connect(routes, access, plugin_identity, origin))
     }
 
     async fn connect(
         &self,
+        routes: &Routes,
         access: &Access,
         plugin_identity: Option<&IdentityPem>,
         origin: Arc<Origin>,
     ) -> Result<Stream, String> {
         let (host, port) = (origin.host.as_str(), origin.port);
-        let tcp = tunnel::connect(host, port, origin.proxy.as_ref()).await?;
-        let (Some(tls), Some(private)) = (&self.tls, &origin.private) else { return Ok(Stream::Plain(tcp)) };
         let plugin_context = plugin_identity.map(|identity| context(access, Some(identity))).transpose();
         let plugin_context = plugin_context.map_err(|error| error.to_string())?;
-        let context = plugin_context.as_ref().unwrap_or(tls);
-        let stream = handshake(context, &private.server_name, !access.insecure, tcp).await?;
+        let context = plugin_context.as_ref().or(self.tls.as_ref());
+        let way = Way {
+            proxy: origin.proxy.as_ref(),
+            tls: context.map(|context| ProxyTls {
+                context,
+                server_name: access.server_name.as_deref(),
+                verifies: !access.insecure,
+            }),
+            dialer: origin.egress.and_then(|egress| routes.egress.dialer(egress)),
+        };
+        let target = Target { host, port, secure: origin.private.is_some() };
+        let socket = tunnel::connect(target, way).await?;
+        let (Some(context), Some(private)) = (context, &origin.private) else {
+            return Ok(Stream::Plain(socket));
+        };
+        let stream =
+            handshake(context, &private.server_name, !access.insecure, self.offers_http2, socket).await?;
         Ok(Stream::Private(Box::new(stream)))
     }
+}
+
+/// Whether a host is this machine by its name.
+fn is_this_machine(host: &str) -> bool {
+    host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
 async fn handshake(
     context: &SslContext,
     name: &str,
     verifies: bool,
-    tcp: TcpStream,
-) -> Result<SslStream<TcpStream>, String> {
+    offers_http2: bool,
+    socket: Socket,
+) -> Result<SslStream<Socket>, String> {
     let ssl = client_tls::client(context, name, verifies);
-    let ssl = ssl.map_err(|error| format!("tls: {error}"))?;
-    let mut stream = SslStream::new(ssl, tcp).map_err(|error| format!("tls: {error}"))?;
+    let mut ssl = ssl.map_err(|error| format!("tls: {error}"))?;
+    if offers_http2 {
+        client_tls::offer_http2(&mut ssl).map_err(|error| format!("tls: {error}"))?;
+    }
+    let mut stream = SslStream::new(ssl, socket).map_err(|error| format!("tls: {error}"))?;
     match Pin::new(&mut stream).connect().await {
         Ok(()) => Ok(stream),
         Err(error) => Err(verification_error(stream.ssl(), name, &error)),

@@ -124,3 +124,24 @@ async fn webhook_call_without_free_slot_waits() {
     assert_eq!(call.await.unwrap(), b"{}");
     assert_eq!(requests.await.unwrap().len(), 1);
 }
+
+#[actix_rt::test]
+async fn server_that_speaks_http2_alone_is_called_over_one_connection() {
+    let (certificate, key) = self_signed("127.0.0.1");
+    let start = |text: &'static str| {
+        crate::http2_testing::Http2Server::start((&certificate, &key), move |_, body| {
+            (200, format!("{text}{}", String::from_utf8_lossy(body)))
+        })
+    };
+    let server = start("heard ");
+    let url = format!("https://{}/a?b", server.address);
+    let access = Access { authority_pem: Some(certificate.to_pem().unwrap()), ..Access::to_server(url) };
+    let service = Service::unpooled(&access).unwrap();
+    for body in ["one", "two"] {
+        assert_eq!(service.send(body.to_owned()).await.unwrap(), format!("heard {body}").into_bytes());
+    }
+    assert_eq!((server.targets(), server.connections()), (vec!["/a?b".to_owned(); 2], 1));
+    assert_eq!(service.get(100, WEBHOOK_TIMEOUT).await.unwrap(), b"heard ");
+    drop(server);
+    assert!(matches!(service.send(String::new()).await, Err(Failure::Broken(_))), "it is gone");
+}

@@ -12,12 +12,13 @@ use tonic::body::Body;
 
 use super::endpoint::{Address, Endpoint};
 use super::tls;
-use crate::settings::Settings;
+use crate::settings::{Duplex, Settings};
 
 /// The socket to a member.
 enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
+    Dialed(Box<dyn Duplex>),
 }
 
 impl Socket {
@@ -38,6 +39,7 @@ macro_rules! delegate {
         match $self.get_mut() {
             Socket::Tcp(stream) => Pin::new(stream).$method($($argument),*),
             Socket::Unix(stream) => Pin::new(stream).$method($($argument),*),
+            Socket::Dialed(stream) => Pin::new(stream).$method($($argument),*),
         }
     };
 }
@@ -77,6 +79,7 @@ impl AsyncWrite for Socket {
         match self {
             Socket::Tcp(stream) => stream.is_write_vectored(),
             Socket::Unix(stream) => stream.is_write_vectored(),
+            Socket::Dialed(stream) => stream.is_write_vectored(),
         }
     }
 }
@@ -87,7 +90,20 @@ pub async fn dial(endpoint: &Endpoint, settings: &Settings) -> Result<SendReques
         Address::Tcp(host, port) => format!("dial tcp {host}:{port}: {error}"),
         Address::Unix(path) => format!("dial unix {}: {error}", path.display()),
     };
-    let socket = Socket::connect(&endpoint.address).await.map_err(io_error)?;
+    let socket = match (&settings.dialer, &endpoint.address) {
+        (None, address) => Socket::connect(address).await.map_err(io_error)?,
+        (Some(dialer), Address::Tcp(host, port)) => {
+            let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+            Socket::Dialed(dialer.dial(format!("{host}:{port}")).await?)
+        }
+        // The operator wants no direct connection.
+        (Some(_), Address::Unix(path)) => {
+            return Err(format!(
+                "the socket {} cannot be reached through the egress selector",
+                path.display()
+            ));
+        }
+    };
     if !endpoint.is_secure {
         return handshake(socket, settings).await;
     }

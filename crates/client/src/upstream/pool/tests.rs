@@ -8,6 +8,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 
+impl Negotiated for TcpStream {}
+
 const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
 /// The response to a request by the numbers of connection and request, and whether the connection stays open.
@@ -88,7 +90,7 @@ impl Server {
             identity: identity_digest(None),
         });
         let (host, port) = (self.address.ip().to_string(), self.address.port());
-        Arc::new(Origin { purpose, host, port, private, proxy: None })
+        Arc::new(Origin { purpose, host, port, private, proxy: None, egress: None })
     }
 
     async fn send(&self, pool: &Arc<Pool>, origin: &Arc<Origin>, method: Method) -> Option<Vec<u8>> {
@@ -234,7 +236,7 @@ async fn idle_connections_per_origin_are_bounded() {
     assert_eq!(pool.waiting(), IDLE_CONNECTIONS_PER_DESTINATION);
     server.wait_for_open(IDLE_CONNECTIONS_PER_DESTINATION).await;
     let numbers: Vec<u64> =
-        pool.idle_connections.lock().waiting[&origin].iter().map(|idle| idle.http1.number).collect();
+        pool.idle_connections.lock().waiting[&origin].iter().map(|idle| idle.http.number).collect();
     assert!(numbers.contains(&(count as u64)), "the newest is kept: {numbers:?}");
     drop(pool);
     server.wait_for_open(0).await;
@@ -268,7 +270,8 @@ async fn idle_connection_expires() {
     server.wait_for_open(1).await;
     // Also without further requests: the connection has a timer.
     let (clock, idle_timeout) = (Clock::system(), Duration::from_millis(50));
-    let pool = Arc::new(Pool { clock, idle_timeout, idle_connections: Lock::default() });
+    let pool =
+        Arc::new(Pool { clock, idle_timeout, routes: Routes::default(), idle_connections: Lock::default() });
     server.send(&pool, &origin, Method::GET).await.unwrap();
     assert_eq!(pool.waiting(), 1);
     server.wait_for_open(1).await;
@@ -314,7 +317,7 @@ async fn pooled_connection_is_used_by_its_own_thread_only() {
             let mut connection = other_pool.open(Some(origin), io).await.unwrap();
             let request = Request::new(RequestBody::Empty);
             let response = connection.send(request).await.map_err(|error| error.into_error()).unwrap();
-            http1_connection::read::<()>(response, 10).await.map(drop).unwrap();
+            http_connection::read::<()>(response, 10).await.map(drop).unwrap();
             connection.done();
             other_pool.waiting()
         })
