@@ -11,6 +11,7 @@ pub mod authorization_file;
 mod compat;
 mod document;
 pub mod egress;
+mod emulation;
 pub mod etcd;
 pub mod external_authenticators;
 pub mod flag_groups;
@@ -40,6 +41,7 @@ pub use admission_file::AdmissionFile;
 pub use audit::Audit;
 pub use authentication_file::AuthenticationFile;
 pub use egress::EgressFlags;
+pub use emulation::EmulationFlags;
 pub use etcd::EtcdFlags;
 pub use external_authenticators::{FrontProxy, TokenWebhook};
 pub use flag_groups::{
@@ -57,7 +59,8 @@ pub use tls_values::NamedCertificate;
 
 use pilothouse_api::admission_plugins::PluginName;
 use pilothouse_api::gates::{
-    ANONYMOUS_AUTH_CONFIGURABLE_ENDPOINTS, LOGGING_BETA_OPTIONS, STRUCTURED_AUTHENTICATION_CONFIGURATION,
+    ANONYMOUS_AUTH_CONFIGURABLE_ENDPOINTS, LOGGING_BETA_OPTIONS, MULTI_CIDR_SERVICE_ALLOCATOR,
+    STRUCTURED_AUTHENTICATION_CONFIGURATION,
 };
 
 use self::plugins::PluginFlags;
@@ -96,6 +99,9 @@ pub struct Config {
     /// The served APIs and admission.
     #[command(flatten)]
     pub api: Api,
+    /// The emulation of an earlier release.
+    #[command(flatten)]
+    pub emulation: EmulationFlags,
     /// Connections to kubelets.
     #[command(flatten)]
     pub kubelets: Kubelets,
@@ -185,7 +191,8 @@ impl Config {
         }
         let matches = command.try_get_matches_from_mut(arguments)?;
         let mut config = Config::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
-        config.api.release = version::requested_release(&matches)?;
+        let release = version::requested_release(&matches)?;
+        config.api.release = release.emulating(config.emulation.release());
         if runs_as_kube_apiserver
             && matches.value_source("data_dir") == Some(clap::parser::ValueSource::DefaultValue)
         {
@@ -196,7 +203,7 @@ impl Config {
         config.flags = flag_values(&command, &matches);
         config.warnings = compat::ignored_flags(&matches);
         config.choose_storage(&matches);
-        config.warnings.extend(config.api.feature_gates.iter().filter_map(|gate| gate.warning()));
+        config.warnings.extend(config.gate_warnings());
         config.warnings.extend(config.service_accounts.warning());
         config.warnings.extend(config.front_proxy.warnings());
         config.warnings.extend(config.audit.warnings());
@@ -264,8 +271,9 @@ impl Config {
         }
         self.service_accounts.validate().map_err(ConfigError)?;
         self.openid.validate(&self.service_accounts.service_account_issuer).map_err(ConfigError)?;
+        self.emulation.validate().map_err(ConfigError)?;
         let gates = self.gates();
-        gates.validate().map_err(ConfigError)?;
+        gates.validate(&self.api.feature_gates).map_err(ConfigError)?;
         if self.logging.logging_format == LogFormat::Json && !gates.enabled(LOGGING_BETA_OPTIONS) {
             return invalid("format: Forbidden: Log format json is disabled, see LoggingBetaOptions feature");
         }
@@ -289,6 +297,10 @@ impl Config {
             return Err(ConfigError(message));
         }
         self.api.validate_kubernetes_node_port().map_err(ConfigError)?;
+        if !self.gates().enabled(MULTI_CIDR_SERVICE_ALLOCATOR) {
+            let mut ranges = self.api.service_cluster_ip_range.iter().enumerate();
+            ranges.try_for_each(|(index, range)| range.validate_size(index)).map_err(ConfigError)?;
+        }
         match self.api.service_cluster_ip_range.as_slice() {
             [_] => Ok(()),
             [first, second] if first.0.addr().is_ipv4() != second.0.addr().is_ipv4() => Ok(()),
@@ -329,7 +341,12 @@ impl Config {
 
     /// The feature gates of the server.
     pub fn gates(&self) -> FeatureGates {
-        FeatureGates::new(&self.api.feature_gates)
+        FeatureGates::new(&self.api.feature_gates, self.emulation.release())
+    }
+
+    fn gate_warnings(&self) -> Vec<String> {
+        let release = self.emulation.release();
+        self.api.feature_gates.iter().filter_map(|setting| setting.warning(release)).collect()
     }
 
     /// The enabled admission plug-ins, in the order in which they run.

@@ -5,6 +5,7 @@
 
 #[cfg(any(test, feature = "testing"))]
 pub mod memory;
+pub mod own;
 
 use std::sync::Arc;
 

@@ -25,6 +25,8 @@ pub const KUBERNETES: &str = "kubernetes";
 pub struct KubernetesService {
     /// The ranges of cluster IPs.
     pub ranges: Vec<AddressRange>,
+    /// Whether a ServiceCIDR object says what the ranges are.
+    pub has_range_object: bool,
     /// The node port of the service, if it is made; `None` if it has none.
     pub node_port: Option<u16>,
     /// This server among its endpoints.
@@ -62,7 +64,7 @@ async fn ensure_service(client: &OwnClient<'_>, service_config: &KubernetesServi
 async fn ensure_service_cidr(client: &OwnClient<'_>, service_config: &KubernetesService) -> Result<()> {
     let object_address =
         ObjectAddress { group: NETWORKING_GROUP, resource: "servicecidrs", namespace: "", name: KUBERNETES };
-    if !client.serves(object_address) {
+    if !service_config.has_range_object || !client.serves(object_address) {
         return Ok(());
     }
     let ranges: Vec<String> = service_config.ranges.iter().map(ToString::to_string).collect();

@@ -27,7 +27,6 @@ const fn ineffective(name: &'static str, kind: ValueKind, reason: &'static str) 
     Ineffective { name, kind, reason }
 }
 
-const ALL_LATER: &str = "features and kinds of later releases stay on";
 const OWN_ELECTION: &str = "no controller of this server is elected by coordinated leader election";
 const LINES_AT_ONCE: &str = "every line is written to standard error at once";
 const IN_MEMORY: &str = "the history in memory is bounded by bytes and by time";
@@ -40,8 +39,6 @@ const INEFFECTIVE: &[Ineffective] = &[
     ineffective("coordinated-leadership-retry-period", Text, OWN_ELECTION),
     ineffective("debug-socket-path", Text, "debug pages are on the secure port"),
     ineffective("default-watch-cache-size", Text, IN_MEMORY),
-    ineffective("emulated-version", Text, ALL_LATER),
-    ineffective("emulation-forward-compatible", Bool, ALL_LATER),
     ineffective("enable-logs-handler", Bool, "/logs is not served"),
     ineffective("kubelet-read-only-port", Text, "no request goes to that port, in the reference either"),
     ineffective("log-flush-frequency", Text, LINES_AT_ONCE),
@@ -50,7 +47,6 @@ const INEFFECTIVE: &[Ineffective] = &[
     ineffective("log-text-info-buffer-size", Text, LINES_AT_ONCE),
     ineffective("log-text-split-stream", Bool, LINES_AT_ONCE),
     ineffective("permit-address-sharing", Bool, "the socket always has SO_REUSEADDR"),
-    ineffective("runtime-config-emulation-forward-compatible", Bool, ALL_LATER),
     ineffective("watch-cache", Bool, "objects are always served from memory"),
     ineffective("watch-cache-sizes", Text, IN_MEMORY),
 ];

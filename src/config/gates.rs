@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
+use pilothouse_api::emulation::OLDEST;
 use pilothouse_api::gates::{AUTHORIZE_NODE_WITH_SELECTORS, AUTHORIZE_WITH_SELECTORS};
+use pilothouse_apimachinery::version::{MinorVersion, RELEASE};
 
 use super::gates_table::GATES;
 use super::gates_without_effect;
@@ -39,12 +41,33 @@ impl Stage {
 pub struct Gate {
     /// The name on the command line.
     pub name: &'static str,
-    /// The stage in this release.
+    /// What it was in each release that can be emulated, and is in this one; `None` before it was introduced.
+    pub history: [Option<GateForm>; 3],
+}
+
+/// What a gate is in one release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GateForm {
+    /// The stage.
     pub stage: Stage,
     /// Whether it is on by default.
     pub default: bool,
     /// Whether it can no longer be changed.
     pub locked: bool,
+}
+
+impl Gate {
+    /// The gate in a release.
+    pub fn at(&self, release: MinorVersion) -> Option<GateForm> {
+        let index = usize::try_from(release.1.checked_sub(OLDEST.1)?).ok()?;
+        self.history.get(index).copied().flatten()
+    }
+
+    /// The state that it has in every emulated release, because this server cannot do without what it switches.
+    fn constant(&self) -> Option<bool> {
+        let now = self.at(RELEASE).filter(|now| now.locked)?;
+        (!gates_without_effect::is_listed(self.name)).then_some(now.default)
+    }
 }
 
 /// The subject of an entry of `--feature-gates`.
@@ -68,18 +91,37 @@ pub struct GateSetting {
 
 impl GateSetting {
     /// A warning about this entry for the operator, if any.
-    pub fn warning(&self) -> Option<String> {
+    pub fn warning(&self, release: MinorVersion) -> Option<String> {
         let Subject::Gate(gate) = self.subject else { return None };
-        if let Some(reason) = gates_without_effect::reason(gate) {
+        if let Some(reason) = gates_without_effect::reason(gate, release) {
             return Some(format!("feature gate {} has no effect: {reason}", gate.name));
         }
-        let stage = match gate.stage {
+        let stage = match gate.at(release)?.stage {
             Stage::Deprecated => "deprecated",
             Stage::Stable => "generally available",
             Stage::Alpha | Stage::Beta => return None,
         };
         let Gate { name, .. } = gate;
         Some(format!("feature gate {name} is {stage}: it will be removed in a future release"))
+    }
+
+    /// Refuses what a release does not allow.
+    fn validate(&self, release: MinorVersion) -> Result<(), String> {
+        let Subject::Gate(gate) = self.subject else { return Ok(()) };
+        let refusal = format!("cannot set feature gate {} to {}", gate.name, self.enabled);
+        let Some(form) = gate.at(release) else {
+            let (major, minor) = release;
+            return Err(format!("{refusal}, feature is PreAlpha at emulated version {major}.{minor}"));
+        };
+        match gate.constant() {
+            _ if form.locked && form.default != self.enabled => {
+                Err(format!("{refusal}, feature is locked to {}", form.default))
+            }
+            Some(constant) if constant != self.enabled => {
+                Err(format!("{refusal}: this server always has it {}", if constant { "on" } else { "off" }))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -104,13 +146,6 @@ impl FromStr for GateSetting {
             "AllBeta" => Subject::Stage(Stage::Beta),
             _ => Subject::Gate(find(name).ok_or_else(|| format!("unrecognized feature gate: {name}"))?),
         };
-        if let Subject::Gate(Gate { locked: true, default, .. }) = subject
-            && enabled != *default
-        {
-            return Err(format!(
-                "cannot set feature gate {name} to {enabled}, feature is locked to {default}"
-            ));
-        }
         Ok(GateSetting { subject, enabled })
     }
 }
@@ -126,31 +161,44 @@ fn find(name: &str) -> Option<&'static Gate> {
 }
 
 /// The gates of a server.
-#[derive(Clone, Debug, Default)]
-pub struct FeatureGates(BTreeMap<&'static str, bool>);
+#[derive(Clone, Debug)]
+pub struct FeatureGates {
+    /// The release that decides which gates there are, and their defaults.
+    release: MinorVersion,
+    /// The gates that were set.
+    set: BTreeMap<&'static str, bool>,
+}
+
+impl Default for FeatureGates {
+    fn default() -> FeatureGates {
+        FeatureGates::new(&[], RELEASE)
+    }
+}
 
 impl FeatureGates {
-    /// The defaults with `settings` applied. A gate's own entry takes precedence over `AllAlpha` and `AllBeta`, and a later entry
-    /// over an earlier one.
-    pub fn new(settings: &[GateSetting]) -> FeatureGates {
-        let mut gates = BTreeMap::new();
+    /// The defaults of a release with `settings` applied. A gate's own entry takes precedence over `AllAlpha` and `AllBeta`, and a
+    /// later entry over an earlier one.
+    pub fn new(settings: &[GateSetting], release: MinorVersion) -> FeatureGates {
+        let mut set = BTreeMap::new();
         for setting in settings {
             if let Subject::Stage(stage) = setting.subject {
-                gates.insert(stage_gate(stage), setting.enabled);
-                let of_stage = GATES.iter().filter(|gate| gate.stage == stage && !gate.locked);
-                gates.extend(of_stage.map(|gate| (gate.name, setting.enabled)));
+                set.insert(stage_gate(stage), setting.enabled);
+                let is_of_stage =
+                    |gate: &&Gate| gate.at(release).is_some_and(|form| form.stage == stage && !form.locked);
+                set.extend(GATES.iter().filter(is_of_stage).map(|gate| (gate.name, setting.enabled)));
             }
         }
         for setting in settings {
             if let Subject::Gate(gate) = setting.subject {
-                gates.insert(gate.name, setting.enabled);
+                set.insert(gate.name, setting.enabled);
             }
         }
-        FeatureGates(gates)
+        FeatureGates { release, set }
     }
 
-    /// Refuses a gate whose required gate is off.
-    pub fn validate(&self) -> Result<(), String> {
+    /// Refuses settings that the release does not allow, and a gate whose required gate is off.
+    pub fn validate(&self, settings: &[GateSetting]) -> Result<(), String> {
+        settings.iter().try_for_each(|setting| setting.validate(self.release))?;
         let (gate, required) = (AUTHORIZE_NODE_WITH_SELECTORS, AUTHORIZE_WITH_SELECTORS);
         match self.enabled(gate) && !self.enabled(required) {
             true => Err(format!("{gate} feature requires {required} feature to be enabled")),
@@ -158,16 +206,22 @@ impl FeatureGates {
         }
     }
 
-    /// Every gate with its stage and state, including `AllAlpha` and `AllBeta`.
+    /// Every gate of the release with its stage and state, including `AllAlpha` and `AllBeta`.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, Stage, bool)> {
         let stage_gates = [Stage::Alpha, Stage::Beta].map(|stage| (stage_gate(stage), stage));
-        let all_gates = stage_gates.into_iter().chain(GATES.iter().map(|gate| (gate.name, gate.stage)));
+        let gates = GATES.iter().filter_map(|gate| Some((gate.name, gate.at(self.release)?.stage)));
+        let all_gates = stage_gates.into_iter().chain(gates);
         all_gates.map(|(name, stage)| (name, stage, self.enabled(name)))
     }
 
-    /// Whether the feature is on. An unknown name is off.
+    /// Whether the feature is on. An unknown name is off, and so is what this server does not have.
     pub fn enabled(&self, name: &str) -> bool {
-        self.0.get(name).copied().unwrap_or_else(|| find(name).is_some_and(|gate| gate.default))
+        let Some(gate) = find(name) else { return self.set.get(name).copied().unwrap_or(false) };
+        let Some(form) = gate.at(self.release).filter(|_| !gates_without_effect::is_missing(name)) else {
+            return false;
+        };
+        let chosen = || self.set.get(name).copied().unwrap_or(form.default);
+        gate.constant().unwrap_or_else(chosen)
     }
 }
 
@@ -179,7 +233,15 @@ mod tests {
 
     fn gates(text: &str) -> FeatureGates {
         let settings: Vec<GateSetting> = text.split(',').map(|entry| entry.parse().unwrap()).collect();
-        FeatureGates::new(&settings)
+        FeatureGates::new(&settings, RELEASE)
+    }
+
+    /// The gates of an emulated release, and whether they can be set so.
+    fn emulated(minor: u32, text: &str) -> (FeatureGates, Result<(), String>) {
+        let settings: Vec<GateSetting> = text.split(',').map(|entry| entry.parse().unwrap()).collect();
+        let gates = FeatureGates::new(&settings, (1, minor));
+        let result = gates.validate(&settings);
+        (gates, result)
     }
 
     #[test]
@@ -228,7 +290,7 @@ mod tests {
         assert_eq!(parse_error("WatchList"), "missing bool value for WatchList");
         assert!(parse_error("WatchList=perhaps").starts_with("invalid value of WatchList=perhaps"));
         let expected = "cannot set feature gate SidecarContainers to false, feature is locked to true";
-        assert_eq!(parse_error("SidecarContainers=false"), expected);
+        assert_eq!(emulated(33, "SidecarContainers=false").1, Err(expected.to_owned()));
         assert_eq!(parse_error("wardle:WatchList=true"), "component not registered: wardle");
     }
 
@@ -253,9 +315,9 @@ mod tests {
     fn feature_gate_without_required_gate_is_refused() {
         let expected =
             "AuthorizeNodeWithSelectors feature requires AuthorizeWithSelectors feature to be enabled";
-        assert_eq!(gates("AuthorizeWithSelectors=false").validate(), Err(expected.to_owned()));
-        assert_eq!(gates("AllBeta=false").validate(), Ok(()));
-        assert_eq!(FeatureGates::default().validate(), Ok(()));
+        assert_eq!(emulated(33, "AuthorizeWithSelectors=false").1, Err(expected.to_owned()));
+        assert_eq!(emulated(33, "AllBeta=false").1, Ok(()));
+        assert_eq!(FeatureGates::default().validate(&[]), Ok(()));
     }
 
     #[test]
@@ -271,7 +333,8 @@ mod tests {
     fn validation_features_have_gates_with_same_defaults() {
         for (feature, default) in Feature::all() {
             let gate = find(&format!("{feature:?}")).unwrap_or_else(|| panic!("{feature:?}"));
-            assert_eq!((gate.default, gate.locked), (default, false), "{feature:?}");
+            let form = gate.at(RELEASE).unwrap();
+            assert_eq!((form.default, form.locked), (default, false), "{feature:?}");
         }
         let release = FeatureGates::default();
         assert_eq!(EnabledFeatures::new(|name| release.enabled(name), false), EnabledFeatures::RELEASE);
@@ -281,11 +344,70 @@ mod tests {
     fn deprecated_feature_gate_warns() {
         let gate = GATES
             .iter()
-            .filter(|gate| gate.stage == Stage::Deprecated && !gate.locked)
-            .find(|gate| gates_without_effect::reason(gate).is_none())
+            .filter(|gate| {
+                gate.at(RELEASE).is_some_and(|form| form.stage == Stage::Deprecated && !form.locked)
+            })
+            .find(|gate| gates_without_effect::reason(gate, RELEASE).is_none())
             .unwrap();
         let setting: GateSetting = format!("{}=true", gate.name).parse().unwrap();
-        assert!(setting.warning().unwrap().contains("deprecated"));
-        assert_eq!("WatchList=true".parse::<GateSetting>().unwrap().warning(), None);
+        assert!(setting.warning(RELEASE).unwrap().contains("deprecated"));
+        assert_eq!("WatchList=true".parse::<GateSetting>().unwrap().warning(RELEASE), None);
+    }
+
+    #[test]
+    fn emulated_release_has_its_own_gates_and_defaults() {
+        for (minor, name, expected) in [
+            (31, "AuthorizeWithSelectors", false),
+            (32, "AuthorizeWithSelectors", true),
+            (31, "WatchList", false),
+            (32, "WatchList", true),
+            (33, "WatchList", false),
+            (32, "InPlacePodVerticalScaling", false),
+            (32, "GitRepoVolumeDriver", true),
+            (32, "MultiCIDRServiceAllocator", false),
+            (31, "MutatingAdmissionPolicy", false),
+        ] {
+            assert_eq!(FeatureGates::new(&[], (1, minor)).enabled(name), expected, "{name} in 1.{minor}");
+        }
+        let names =
+            |minor| FeatureGates::new(&[], (1, minor)).all().map(|(name, ..)| name).collect::<Vec<_>>();
+        assert!(names(31).len() < names(32).len() && names(32).len() < names(33).len());
+        assert!(
+            !names(31).contains(&"MutatingAdmissionPolicy") && names(32).contains(&"MutatingAdmissionPolicy")
+        );
+        let (gates, _) = emulated(31, "AllAlpha=true");
+        assert!(gates.enabled("AuthorizeWithSelectors") && !gates.enabled("MutatingAdmissionPolicy"));
+    }
+
+    #[test]
+    fn settings_must_fit_the_emulated_release() {
+        let refused = |minor, text| emulated(minor, text).1.unwrap_err();
+        assert_eq!(
+            refused(31, "MutatingAdmissionPolicy=true"),
+            "cannot set feature gate MutatingAdmissionPolicy to true, feature is PreAlpha at emulated version 1.31"
+        );
+        assert_eq!(
+            refused(32, "SidecarContainers=false"),
+            "cannot set feature gate SidecarContainers to false: this server always has it on"
+        );
+        assert_eq!(
+            refused(31, "AllowServiceLBStatusOnNonLB=true"),
+            "cannot set feature gate AllowServiceLBStatusOnNonLB to true: this server always has it off"
+        );
+        assert_eq!(
+            refused(32, "RetryGenerateName=false"),
+            "cannot set feature gate RetryGenerateName to false, feature is locked to true"
+        );
+        for (minor, text) in
+            [(32, "SidecarContainers=true"), (32, "BtreeWatchCache=false"), (32, "AllBeta=false")]
+        {
+            assert_eq!(emulated(minor, text).1, Ok(()), "{text}");
+        }
+        assert!(
+            emulated(32, "AllBeta=false").0.enabled("SidecarContainers"),
+            "there is no server without it"
+        );
+        let (gates, result) = emulated(33, "LoggingAlphaOptions=true");
+        assert!(result.is_ok() && !gates.enabled("LoggingAlphaOptions"), "it is not built");
     }
 }

@@ -1,6 +1,8 @@
 //! The feature gates that switch nothing here, with the reason. Whoever sets one is told. A test compares this list with the gates that
 //! have an effect: each gate that can be set is in one of the two.
 
+use pilothouse_apimachinery::version::MinorVersion;
+
 use super::gates::Gate;
 
 /// Why a gate switches nothing.
@@ -16,10 +18,8 @@ enum Reason {
     LeftOver,
     /// What it switches is not built yet: it is as if the gate were off.
     NotBuilt,
-    /// What it switches cannot be switched here: it is as if the gate were on.
-    AlwaysOn,
 }
-use Reason::{AlwaysOn, Internal, LeftOver, NotBuilt, OtherComponent, OtherStorage};
+use Reason::{Internal, LeftOver, NotBuilt, OtherComponent, OtherStorage};
 
 impl Reason {
     fn text(self) -> &'static str {
@@ -29,7 +29,6 @@ impl Reason {
             Internal => "it changes nothing that can be seen",
             LeftOver => "nothing depends on it any more",
             NotBuilt => "this server does not have what it switches",
-            AlwaysOn => "this server always has what it switches",
         }
     }
 }
@@ -38,9 +37,7 @@ impl Reason {
 const WITHOUT_EFFECT: &[(Reason, &[&str])] = &[
     (NotBuilt, &[
         "LoggingAlphaOptions",
-        "StrictIPCIDRValidation",
     ]),
-    (AlwaysOn, &["AggregatedDiscoveryRemoveBetaType"]),
     (Internal, &[
         "APIServingWithRoutine",
         "ClientsAllowCBOR",
@@ -53,6 +50,7 @@ const WITHOUT_EFFECT: &[(Reason, &[&str])] = &[
         "WatchListClient",
     ]),
     (OtherStorage, &[
+        "BtreeWatchCache",
         "ConcurrentWatchObjectDecode",
         "ConsistentListFromCache",
         "ListFromCacheSnapshot",
@@ -62,6 +60,7 @@ const WITHOUT_EFFECT: &[(Reason, &[&str])] = &[
         "WatchFromStorageWithoutResourceVersion",
     ]),
     (LeftOver, &[
+        "ComponentSLIs",
         "ElasticIndexedJob",
         "InPlacePodVerticalScalingAllocatedStatus",
         "NFTablesProxyMode",
@@ -75,7 +74,10 @@ const WITHOUT_EFFECT: &[(Reason, &[&str])] = &[
         "AllowOverwriteTerminationGracePeriodSeconds",
         "CPUManagerPolicyAlphaOptions",
         "CPUManagerPolicyBetaOptions",
+        "CPUManagerPolicyOptions",
+        "CSIMigrationPortworx",
         "CSIVolumeHealth",
+        "CronJobsScheduledAnnotation",
         "CloudControllerManagerWebhook",
         "ContainerCheckpoint",
         "CustomCPUCFSQuotaPeriod",
@@ -130,13 +132,24 @@ const WITHOUT_EFFECT: &[(Reason, &[&str])] = &[
     ]),
 ];
 
-/// Why a gate switches nothing, as the end of a sentence; `None` if it switches something, or cannot be set.
-pub(super) fn reason(gate: &Gate) -> Option<&'static str> {
-    if gate.locked {
-        return None;
-    }
-    let entry = WITHOUT_EFFECT.iter().find(|(_, names)| names.contains(&gate.name));
-    entry.map(|(reason, _)| reason.text())
+/// Why a gate switches nothing, as the end of a sentence; `None` if it switches something, or cannot be set in a release.
+pub(super) fn reason(gate: &Gate, release: MinorVersion) -> Option<&'static str> {
+    gate.at(release).filter(|form| !form.locked)?;
+    entry(gate.name).map(|(reason, _)| reason.text())
+}
+
+/// Whether a gate is known to switch nothing here, in any release.
+pub(super) fn is_listed(name: &str) -> bool {
+    entry(name).is_some()
+}
+
+/// Whether this server does not have what a gate switches.
+pub(super) fn is_missing(name: &str) -> bool {
+    entry(name).is_some_and(|(reason, _)| *reason == NotBuilt)
+}
+
+fn entry(name: &str) -> Option<&'static (Reason, &'static [&'static str])> {
+    WITHOUT_EFFECT.iter().find(|(_, names)| names.contains(&name))
 }
 
 #[cfg(test)]
@@ -145,7 +158,9 @@ mod tests {
 
     use pilothouse_api::catalog::build::Builtin;
     use pilothouse_api::catalog::runtime_config::RuntimeConfig;
+    use pilothouse_api::emulation::Emulation;
     use pilothouse_apimachinery::features::Feature;
+    use pilothouse_apimachinery::version::RELEASE;
 
     use super::super::gates_table::GATES;
     use super::*;
@@ -160,7 +175,9 @@ mod tests {
         let default_catalog = |is_open: bool| {
             let resources = Builtin::load().unwrap();
             let config = RuntimeConfig::parse("api/all=true").unwrap();
-            resources.serve_where(&config, |gate| is_open || gate != IN_TABLES[0]).unwrap()
+            resources
+                .serve_where(&config, &Emulation::default(), |gate| is_open || gate != IN_TABLES[0])
+                .unwrap()
         };
         let is_served = |is_open| {
             default_catalog(is_open).find("certificates.k8s.io", "v1beta1", "clustertrustbundles").is_some()
@@ -179,7 +196,7 @@ mod tests {
         };
         let listed: Vec<&str> = WITHOUT_EFFECT.iter().flat_map(|(_, names)| names.iter().copied()).collect();
         assert_eq!(listed.iter().collect::<BTreeSet<_>>().len(), listed.len(), "each is listed once");
-        let settable = GATES.iter().filter(|gate| !gate.locked);
+        let settable = GATES.iter().filter(|gate| gate.at(RELEASE).is_some_and(|form| !form.locked));
         let wrong: Vec<&str> =
             settable.map(|gate| gate.name).filter(|name| has_effect(name) == listed.contains(name)).collect();
         assert_eq!(wrong, [""; 0], "either has an effect or is listed, and not both");

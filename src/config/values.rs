@@ -8,6 +8,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::quantity::Quantity;
+use pilothouse_types::limits::RANGE_ITEMS;
 
 use crate::limits::QUOTA_MIN_BYTES;
 
@@ -84,6 +85,20 @@ impl IpRange {
             IpAddr::V4(network) => Ipv4Addr::from_bits(network.to_bits() | 1).into(),
             IpAddr::V6(network) => Ipv6Addr::from_bits(network.to_bits() | 1).into(),
         }
+    }
+
+    /// Refuses a range that is too large for a record of its addresses, in the words of the reference. `index`: its place in the
+    /// flag.
+    pub fn validate_size(&self, index: usize) -> Result<(), String> {
+        let bits = self.0.max_prefix_len();
+        let least = u32::from(bits) - RANGE_ITEMS.ilog2();
+        if u32::from(self.0.prefix_len()) >= least {
+            return Ok(());
+        }
+        let entry = if index == 0 { String::new() } else { format!("[{index}]") };
+        Err(format!(
+            "specified --service-cluster-ip-range{entry} is too large; for {bits}-bit addresses, the mask must be >= {least}"
+        ))
     }
 }
 

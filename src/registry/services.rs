@@ -1,7 +1,8 @@
 //! Allocates cluster IPs and node ports for writes of Services: before a service is stored its addresses and ports are allocated,
 //! and afterwards those that it no longer uses are released.
 //!
-//! This is the [`WriteHook`] of Services. An address is allocated by creating the IPAddress of its name. That store serializes
+//! This is the [`WriteHook`] of Services. An address is allocated by creating the IPAddress of its name, or, without the gate
+//! `MultiCIDRServiceAllocator`, by a record as for ports. That store serializes
 //! concurrent writers, is durable, and is readable for clients. Ports are allocated by their own actor ([`node_ports`]), on etcd by a record
 //! that all servers share. Whatever happens to the write or its client, its claim is settled: it is compared with the stored service, and
 //! the rest is released. A crash between the two writes leaves an address without a service; the next start or periodic check releases
@@ -76,8 +77,10 @@ pub struct Services {
     ports: NodePorts,
     /// The ranges of the flags: one, or one of each family.
     ranges: Arc<[AddressRange]>,
-    /// The shared records of those ranges, if there are any.
+    /// The records of those ranges, if there are any.
     address_records: Arc<[AddressRecord]>,
+    /// Whether IPAddress objects say which addresses are taken, and ServiceCIDR objects may add ranges. Otherwise the records decide.
+    has_objects: bool,
     /// The node port range as messages print it.
     port_range: String,
     /// Counts allocations, if anybody does.
@@ -104,8 +107,17 @@ impl Services {
         ranges: Arc<[AddressRange]>,
         port_range: String,
     ) -> Services {
-        let address_records = Arc::default();
-        Services { stores, registry, clock, ports, ranges, address_records, port_range, metrics: None }
+        Services {
+            stores,
+            registry,
+            clock,
+            ports,
+            ranges,
+            address_records: Arc::default(),
+            has_objects: true,
+            port_range,
+            metrics: None,
+        }
     }
 
     /// Counts its allocations.
@@ -114,7 +126,13 @@ impl Services {
         Services { metrics: Some(metrics), ..self }
     }
 
-    /// Keeps records of its ranges that other servers read.
+    /// Says whether there are IPAddress objects.
+    #[must_use]
+    pub fn with_objects(self, has_objects: bool) -> Services {
+        Services { has_objects, ..self }
+    }
+
+    /// Keeps records of its ranges.
     #[must_use]
     pub fn with_address_records(self, address_records: Arc<[AddressRecord]>) -> Services {
         Services { address_records, ..self }
@@ -129,6 +147,9 @@ impl Services {
     /// ready, and those of other ServiceCIDR objects.
     async fn ranges(&self, family: Family, permit: &Permit) -> Result<Vec<AddressRange>> {
         let resource = GroupResource { group: NETWORKING_GROUP, resource: "servicecidrs" };
+        if !self.has_objects {
+            return Ok(self.ranges.iter().filter(|range| range.family() == family).copied().collect());
+        }
         let (mut added, mut closed) = (Vec::new(), Vec::new());
         let objects = self.stores.snapshot(&TypeName::new(RANGES), permit).await;
         for object in objects.map_err(|error| Status::from_store(&error, resource, ""))?.iter() {
@@ -156,13 +177,16 @@ impl Services {
         codec::decode_stored(&object.bytes, self.type_of(group, kind)?, &self.registry)
     }
 
-    /// Creates the IPAddress by which a service has an address. Returns whether the address was free.
+    /// Creates the IPAddress by which a service has an address, if there are such objects. Returns whether the address was free.
     async fn create_address(
         &self,
         address: IpAddr,
         owner: &Key,
         permit: &Permit,
     ) -> std::result::Result<bool, StoreError> {
+        if !self.has_objects {
+            return Ok(true);
+        }
         // The registry is the built-in one.
         let ty = self.type_of(NETWORKING_GROUP, "IPAddress").ok_or(StoreError::Unavailable)?;
         let now = time::format_seconds(self.clock.now().unix_seconds());
@@ -184,6 +208,12 @@ impl Services {
 
     /// Releases an address, if this owner has it.
     async fn release_address(&self, name: &str, owner: &Key) -> std::result::Result<(), StoreError> {
+        if !self.has_objects {
+            if let Ok(address) = name.parse() {
+                self.release_record(address).await;
+            }
+            return Ok(());
+        }
         let (store, permit) = (&TypeName::new(ADDRESSES), &Permit::none());
         let object = match self.stores.get(store, Key::cluster(name), permit).await {
             Ok(object) => object,

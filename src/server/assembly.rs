@@ -40,6 +40,7 @@ use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_actors::broadcaster::{Broadcaster, CloseAll};
 use pilothouse_actors::directory::{self, Stores as Storage};
 use pilothouse_actors::throttle::Throttle;
+use pilothouse_api::emulation::min_compatibility;
 use pilothouse_api::gates::{
     ALLOW_UNSAFE_MALFORMED_OBJECT_DELETION, AUTHORIZE_WITH_SELECTORS, DECLARATIVE_VALIDATION,
     DECLARATIVE_VALIDATION_TAKEOVER,
@@ -173,7 +174,7 @@ async fn parts(
         storage::open(context, &registry, memory.windows.clone(), encryption.clone(), &metrics).await?;
     let indexes = Arc::new(LiveIndexes::new(storage.directory.clone(), registry.clone()));
     let builtin =
-        Builtins::new(&catalog, &context.address.to_string(), shared_state::openapi_contents(&gates));
+        Builtins::new(&catalog, &context.address.to_string(), shared_state::openapi_contents(config));
     let controllers = ControllerSetup::new(context, extra_controllers)?;
     let peer_records = peers::records(context, &etcd_logs, controllers.identity());
     let (auth, token_metadata) =
@@ -282,6 +283,7 @@ fn worker(parts: &ServerParts) -> Worker {
 fn enabled_features(config: &Config) -> EnabledFeatures {
     let gates = config.gates();
     EnabledFeatures::new(|name| gates.enabled(name), config.api.allow_privileged)
+        .compatible_with(min_compatibility(config.emulation.release()))
 }
 
 fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {

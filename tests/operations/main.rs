@@ -9,6 +9,7 @@ mod copy;
 mod crash;
 mod edge;
 mod egress;
+mod emulation;
 mod etcd_flags;
 mod flows;
 mod lifecycle;

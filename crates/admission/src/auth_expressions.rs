@@ -12,11 +12,10 @@ use pilothouse_apimachinery::pattern::Patterns;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_cel::limits::RULE_COST;
 use pilothouse_cel::types::Type;
-use pilothouse_cel::{Environment, Library, Outcome, Program, Val};
+use pilothouse_cel::{Environment, Outcome, Program, RecentLibraries, Val};
 
 /// No older server must read these files, so all functions are available.
-static ALL: LazyLock<Environment> =
-    LazyLock::new(|| Environment::with_libraries(&[&Library::NEW[..], &[Library::Semver]].concat()));
+static ALL: LazyLock<Environment> = LazyLock::new(|| Environment::with_recent(RecentLibraries::STORED));
 
 /// A compiled expression. Two are equal if their texts are.
 #[derive(Clone, Debug)]

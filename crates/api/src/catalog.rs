@@ -5,6 +5,7 @@
 
 pub mod backing;
 pub mod build;
+pub mod lifecycle;
 pub mod resource;
 pub mod runtime_config;
 

@@ -3,6 +3,7 @@
 mod merged;
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
 use bytes::Bytes;
 use openssl::sha::sha512;
@@ -36,6 +37,14 @@ impl Document {
         let line = Bytes::from(text);
         Document { kind, json: line.slice(..line.len() - 1), line, etag }
     }
+
+    /// An aggregated document that says that its version is v2beta1. Its ETag stays, as in the reference.
+    fn in_beta_version(&self) -> Document {
+        let api_version = |version: &str| format!("\"apiVersion\":\"{DISCOVERY_GROUP}/{version}\"");
+        let text = String::from_utf8_lossy(&self.json);
+        let text = text.replacen(&api_version("v2"), &api_version("v2beta1"), 1);
+        Document::new(self.kind, text.into_bytes(), self.etag.clone())
+    }
 }
 
 /// The documents of one catalog.
@@ -49,6 +58,8 @@ pub struct Documents {
     pub aggregated_api: Document,
     /// `/apis` as aggregated discovery.
     pub aggregated_apis: Document,
+    /// The same two in the form that clients of older releases ask for, made when they are first asked for.
+    beta: OnceLock<[Document; 2]>,
     /// By path, without a final slash: `/api/v1`, `/apis/apps`, `/apis/apps/v1`.
     by_path: HashMap<String, Document>,
     /// Paths of documents that extension API servers serve.
@@ -93,6 +104,7 @@ impl Documents {
             apis: document("APIGroupList", &ApiGroupList::new(&listed)),
             aggregated_api: document_with_etag("APIGroupDiscoveryList", &GroupDiscoveryList::new(&core)),
             aggregated_apis: document_with_etag("APIGroupDiscoveryList", &GroupDiscoveryList::new(&named)),
+            beta: OnceLock::new(),
             by_path,
             extension_paths,
         }
@@ -120,6 +132,17 @@ impl Documents {
             "/apis" => Some(&self.aggregated_apis),
             _ => None,
         }
+    }
+
+    /// The aggregated document at a path, in version v2beta1, which has the same fields.
+    pub fn beta_aggregated_at(&self, path: &str) -> Option<&Document> {
+        let index = match path.strip_suffix('/').unwrap_or(path) {
+            "/api" => 0,
+            "/apis" => 1,
+            _ => return None,
+        };
+        let both = || [&self.aggregated_api, &self.aggregated_apis].map(Document::in_beta_version);
+        self.beta.get_or_init(both).get(index)
     }
 }
 

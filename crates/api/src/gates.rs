@@ -10,6 +10,8 @@ macro_rules! gates {
 }
 
 gates! {
+    /// Aggregated discovery is not served in its beta version.
+    AGGREGATED_DISCOVERY_REMOVE_BETA_TYPE = "AggregatedDiscoveryRemoveBetaType";
     /// Kubelets may request certificates for other nodes.
     ALLOW_INSECURE_KUBELET_CERTIFICATE_SIGNING_REQUESTS = "AllowInsecureKubeletCertificateSigningRequests";
     /// The uid of a user may come from a certificate.
@@ -48,6 +50,8 @@ gates! {
     LOGGING_BETA_OPTIONS = "LoggingBetaOptions";
     /// Nodes may read the service accounts of their pods.
     KUBELET_SERVICE_ACCOUNT_TOKEN_FOR_CREDENTIAL_PROVIDERS = "KubeletServiceAccountTokenForCredentialProviders";
+    /// Cluster IPs have IPAddress objects, and ServiceCIDR objects may add ranges.
+    MULTI_CIDR_SERVICE_ALLOCATOR = "MultiCIDRServiceAllocator";
     /// Policies of the cluster may change objects.
     MUTATING_ADMISSION_POLICY = "MutatingAdmissionPolicy";
     /// OpenAPI lists the allowed values of fields.

@@ -20,6 +20,7 @@ pub mod deletion;
 pub mod descriptions;
 pub mod discovery;
 pub mod draft;
+pub mod emulation;
 pub mod gates;
 pub mod limits;
 pub mod openapi;

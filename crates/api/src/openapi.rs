@@ -19,6 +19,7 @@ mod tests;
 use std::sync::Arc;
 
 use pilothouse_apimachinery::schema::{GroupVersionKind, Registry};
+use pilothouse_apimachinery::version::{MinorVersion, RELEASE};
 
 use super::catalog::Catalog;
 
@@ -45,11 +46,13 @@ pub struct Contents {
     pub cbor: bool,
     /// Whether the allowed values of fields are listed.
     pub allowed_values: bool,
+    /// The release that the documents state.
+    pub release: MinorVersion,
 }
 
 impl Default for Contents {
     fn default() -> Contents {
-        Contents { cbor: false, allowed_values: true }
+        Contents { cbor: false, allowed_values: true, release: RELEASE }
     }
 }
 

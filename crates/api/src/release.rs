@@ -6,8 +6,11 @@ use std::{env, fmt};
 
 use bytes::Bytes;
 use pilothouse_apimachinery::time;
+use pilothouse_apimachinery::version::{MinorVersion, RELEASE as CURRENT};
 use pilothouse_cel::Semver;
 use serde::Serialize;
+
+use crate::emulation::min_compatibility;
 
 /// The release whose API is served, down to the patch that its behaviour was compared with.
 pub const RELEASE: &str = "v1.33.12";
@@ -24,17 +27,21 @@ const BUILT_AT: Option<&str> = option_env!("SOURCE_DATE_EPOCH");
 
 /// The version that a server tells its clients. Some of them insist on their own (`kubectl --match-server-version`).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Release(Arc<str>);
+pub struct Release {
+    version: Arc<str>,
+    /// The release that is emulated.
+    emulated: MinorVersion,
+}
 
 impl Default for Release {
     fn default() -> Release {
-        Release(OWN_VERSION.into())
+        Release { version: OWN_VERSION.into(), emulated: CURRENT }
     }
 }
 
 impl fmt::Display for Release {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.version)
     }
 }
 
@@ -52,7 +59,7 @@ impl FromStr for Release {
                 "version \"{text}\" must match major/minor/patch of default version \"{RELEASE}\""
             ));
         }
-        Ok(Release(text.into()))
+        Ok(Release { version: text.into(), ..Release::default() })
     }
 }
 
@@ -64,10 +71,12 @@ pub struct Build<'a> {
     pub major: &'static str,
     /// The second number of the release.
     pub minor: &'static str,
-    emulation_major: &'static str,
-    emulation_minor: &'static str,
-    min_compatibility_major: &'static str,
-    min_compatibility_minor: &'static str,
+    /// The first number of the emulated release.
+    pub emulation_major: String,
+    /// The second number of the emulated release.
+    pub emulation_minor: String,
+    min_compatibility_major: String,
+    min_compatibility_minor: String,
     /// The whole version.
     pub git_version: &'a str,
     /// The commit that was built; empty if the builder did not name it.
@@ -85,6 +94,12 @@ pub struct Build<'a> {
 }
 
 impl Release {
+    /// The same, emulating an earlier release.
+    #[must_use]
+    pub fn emulating(self, emulated: MinorVersion) -> Release {
+        Release { emulated, ..self }
+    }
+
     /// The properties of this build.
     pub fn build(&self) -> Build<'_> {
         let arch = match env::consts::ARCH {
@@ -92,14 +107,15 @@ impl Release {
             "aarch64" => "arm64",
             other => other,
         };
+        let compatibility = min_compatibility(self.emulated);
         Build {
             major: "1",
             minor: "33",
-            emulation_major: "1",
-            emulation_minor: "33",
-            min_compatibility_major: "1",
-            min_compatibility_minor: "32",
-            git_version: &self.0,
+            emulation_major: self.emulated.0.to_string(),
+            emulation_minor: self.emulated.1.to_string(),
+            min_compatibility_major: compatibility.0.to_string(),
+            min_compatibility_minor: compatibility.1.to_string(),
+            git_version: &self.version,
             git_commit: COMMIT.unwrap_or_default(),
             git_tree_state: "clean",
             build_date: time::format_seconds(BUILT_AT.and_then(|seconds| seconds.parse().ok()).unwrap_or(0)),
@@ -128,6 +144,18 @@ mod tests {
         assert_eq!((&version["major"], &version["minor"]), (&Value::from("1"), &Value::from("33")));
         assert!(version["gitVersion"].as_str().unwrap().starts_with(&format!("{RELEASE}+")));
         assert_eq!(version.as_object().unwrap().len(), 13);
+    }
+
+    #[test]
+    fn version_document_tells_the_emulated_release() {
+        for (minor, compatibility) in [(31, "31"), (32, "31"), (33, "32")] {
+            let document = Release::default().emulating((1, minor)).document();
+            let version: Value = serde_json::from_slice(&document).unwrap();
+            assert_eq!(version["minor"], "33");
+            assert_eq!(version["emulationMajor"], "1");
+            assert_eq!(version["emulationMinor"], minor.to_string());
+            assert_eq!(version["minCompatibilityMinor"], compatibility);
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The feature gates that affect the fields, defaults and validation of kinds. Each server has its own [`EnabledFeatures`]: a
 //! process may run several servers.
 
+use crate::version::{MinorVersion, RELEASE};
+
 /// Declares the features with their defaults.
 macro_rules! features {
     ($($(#[$doc:meta])+ $name:ident: $on:literal,)+) => {
@@ -15,6 +17,8 @@ macro_rules! features {
 }
 
 features! {
+    /// Authorization takes selectors into account, and expressions can name them.
+    AuthorizeWithSelectors: true,
     /// Trust bundles in projected volumes.
     ClusterTrustBundleProjection: false,
     /// Stop signals of containers.
@@ -87,6 +91,8 @@ features! {
     SELinuxMount: false,
     /// CSI drivers state whether they can mount with SELinux labels.
     SELinuxMountReadWriteOncePod: true,
+    /// Which IP addresses and CIDRs are valid: only those in a standard form.
+    StrictIPCIDRValidation: false,
     /// Which supplemental groups of an image apply.
     SupplementalGroupsPolicy: true,
     /// User namespaces of pods.
@@ -111,7 +117,12 @@ impl Feature {
 pub struct EnabledFeatures {
     on: u64,
     privileged: bool,
+    /// The oldest release that must understand what is stored.
+    compatibility: MinorVersion,
 }
+
+/// The release before this one.
+const PREVIOUS: MinorVersion = (RELEASE.0, RELEASE.1 - 1);
 
 impl EnabledFeatures {
     /// The defaults of the release.
@@ -123,7 +134,7 @@ impl EnabledFeatures {
             }
             index += 1;
         }
-        EnabledFeatures { on, privileged: false }
+        EnabledFeatures { on, privileged: false, compatibility: PREVIOUS }
     };
 
     /// Every feature is enabled: for objects that are stored already.
@@ -133,17 +144,29 @@ impl EnabledFeatures {
             on |= ALL[index].0.bit();
             index += 1;
         }
-        EnabledFeatures { on, privileged: true }
+        EnabledFeatures { on, privileged: true, compatibility: RELEASE }
     };
 
     /// No feature is enabled.
     #[cfg(any(test, feature = "testing"))]
-    pub const NONE: EnabledFeatures = EnabledFeatures { on: 0, privileged: false };
+    pub const NONE: EnabledFeatures = EnabledFeatures { on: 0, privileged: false, compatibility: PREVIOUS };
 
     /// The features whose gates are open. `privileged`: whether privileged containers are accepted.
     pub fn new(is_open: impl Fn(&str) -> bool, privileged: bool) -> EnabledFeatures {
         let enabled = Feature::all().filter(|(feature, _)| is_open(&format!("{feature:?}")));
-        EnabledFeatures { on: enabled.fold(0, |on, (feature, _)| on | feature.bit()), privileged }
+        let on = enabled.fold(0, |on, (feature, _)| on | feature.bit());
+        EnabledFeatures { on, privileged, compatibility: PREVIOUS }
+    }
+
+    /// The same for a server after which a server of this release may read what is stored.
+    #[must_use]
+    pub const fn compatible_with(self, compatibility: MinorVersion) -> EnabledFeatures {
+        EnabledFeatures { compatibility, ..self }
+    }
+
+    /// The oldest release that must understand what is stored.
+    pub const fn compatibility(self) -> MinorVersion {
+        self.compatibility
     }
 
     /// Whether a feature is enabled.

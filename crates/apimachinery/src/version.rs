@@ -4,6 +4,12 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
+/// A minor release of Kubernetes, as (major, minor).
+pub type MinorVersion = (u32, u32);
+
+/// The release whose API this server serves.
+pub const RELEASE: MinorVersion = (1, 33);
+
 /// A group and one of its versions: an apiVersion.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupVersion {

@@ -33,7 +33,8 @@ mod tests {
     use crate::*;
 
     fn environment() -> Environment {
-        let all = [&Library::NEW[..], &[Library::JsonPatch]].concat();
+        let mut all = RecentLibraries::default().libraries();
+        all.push(Library::JsonPatch);
         Environment::with_libraries(&all).variable("object", Type::Dyn).with_object_construction()
     }
 

@@ -6,42 +6,54 @@ use std::sync::{Arc, LazyLock};
 use pilothouse_apimachinery::pattern::Patterns;
 
 use crate::checker::{self, Declarations};
-use crate::functions::{Functions, Library};
+use crate::functions::{Functions, Library, RecentLibraries};
 use crate::literal_checks;
 use crate::program::Program;
+use crate::syntax::macros::OptionalMacros;
 use crate::syntax::parser;
 use crate::syntax::source::{Issues, Source};
 use crate::types::Type;
 
-/// The functions of the environment for new expressions.
-static NEW: LazyLock<Arc<Functions>> = LazyLock::new(|| Arc::new(Functions::from_libraries(&Library::NEW)));
+/// The functions by the recent libraries.
+static FUNCTIONS: LazyLock<[Arc<Functions>; RecentLibraries::COUNT]> = LazyLock::new(|| {
+    std::array::from_fn(|index| {
+        Arc::new(Functions::from_libraries(&RecentLibraries::with_index(index).libraries()))
+    })
+});
 
 /// The variables and functions that expressions may use.
 #[derive(Clone, Debug)]
 pub struct Environment {
     functions: Arc<Functions>,
     variables: BTreeMap<String, Type>,
-    /// Whether the macro `cel.bind` is enabled.
-    allows_bind: bool,
+    /// The macros beside those that every environment has.
+    macros: OptionalMacros,
     /// Whether expressions may construct objects (`Object{}`).
     constructs_objects: bool,
 }
 
 impl Environment {
-    /// The environment for new expressions, without variables.
+    /// The environment for new expressions of this release, without variables.
     pub fn standard() -> Environment {
-        Environment {
-            functions: NEW.clone(),
-            variables: BTreeMap::new(),
-            allows_bind: false,
-            constructs_objects: false,
-        }
+        Environment::with_recent(RecentLibraries::default())
+    }
+
+    /// An environment with these recent libraries, without variables.
+    pub fn with_recent(recent: RecentLibraries) -> Environment {
+        let functions = FUNCTIONS.get(recent.index()).cloned();
+        let functions = functions.unwrap_or_else(|| Arc::new(Functions::from_libraries(&recent.libraries())));
+        Environment::with_functions(functions, recent.two_variables)
     }
 
     /// An environment with these libraries, without variables.
     pub fn with_libraries(libraries: &[Library]) -> Environment {
         let functions = Arc::new(Functions::from_libraries(libraries));
-        Environment { functions, variables: BTreeMap::new(), allows_bind: false, constructs_objects: false }
+        Environment::with_functions(functions, libraries.contains(&Library::TwoVariables))
+    }
+
+    fn with_functions(functions: Arc<Functions>, two_variables: bool) -> Environment {
+        let macros = OptionalMacros { bind: false, two_variables };
+        Environment { functions, variables: BTreeMap::new(), macros, constructs_objects: false }
     }
 
     /// Adds a variable. Its name may contain dots.
@@ -52,7 +64,7 @@ impl Environment {
 
     /// Enables `cel.bind`.
     pub fn with_bind_macro(self) -> Environment {
-        Environment { allows_bind: true, ..self }
+        Environment { macros: OptionalMacros { bind: true, ..self.macros }, ..self }
     }
 
     /// Enables the construction of `Object` and `JSONPatch` values.
@@ -65,7 +77,7 @@ impl Environment {
     pub fn compile(&self, text: &str, patterns: &mut Patterns) -> Result<Program, String> {
         let source = Source::new(text);
         let mut issues = Issues::default();
-        let Some(parsed) = parser::parse(&source, self.allows_bind, &mut issues) else {
+        let Some(parsed) = parser::parse(&source, self.macros, &mut issues) else {
             return Err(issues.render(&source));
         };
         let (mut root, positions) = (parsed.root, parsed.positions);

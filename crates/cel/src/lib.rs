@@ -67,7 +67,7 @@ mod value;
 
 pub use constructed_types::{JSON_PATCH, OBJECT};
 pub use environment::Environment;
-pub use functions::Library;
+pub use functions::{Library, RecentLibraries};
 pub use program::{EvaluationResult, Program};
 pub use value::{
     ConstructedObject, Fault, Foreign, List, Map, NativeError, Outcome, Semver, SizeBudget, Text, Val,

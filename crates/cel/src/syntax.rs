@@ -6,7 +6,7 @@
 pub mod ast;
 mod lexer;
 mod literal_values;
-mod macros;
+pub mod macros;
 pub mod parser;
 pub mod source;
 mod tree_builder;

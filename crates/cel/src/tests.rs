@@ -59,8 +59,9 @@ const OBJECT: &str = r#"{"name":"kite","size":3,"ratio":1,"on":true,"tags":["a",
     "labels":{"k":"v","app":"web"},"when":"2024-02-29T12:30:45.5Z","wait":"90s","data":"aGk=","any":"5","inner":{"a-b":7}}"#;
 
 fn environment(thing: &DeclType) -> Environment {
-    let all = [&Library::NEW[..], &[Library::Semver]].concat();
-    Environment::with_libraries(&all).variable("self", thing.kind()).variable("free", Type::Dyn)
+    Environment::with_recent(RecentLibraries::STORED)
+        .variable("self", thing.kind())
+        .variable("free", Type::Dyn)
 }
 
 /// The compile errors of an expression; empty if there are none.

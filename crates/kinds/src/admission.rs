@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use pilothouse_admission::policies::expressions::{Compiler, EnvironmentType, ResultType};
+use pilothouse_admission::policies::expressions::{Compiler, EnvironmentType, ResultType, new_libraries};
 use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::field::{FieldError, quoted};
 use pilothouse_apimachinery::field_value::{FieldValue, fill, items_mut, present_mut, same};
@@ -260,7 +260,7 @@ pub fn match_conditions(
     if list.len() > MAX_CONDITIONS {
         errors.push(FieldError::too_many(&list.path, list.len(), MAX_CONDITIONS));
     }
-    let mut compiler = Compiler::new(has_params, false);
+    let mut compiler = Compiler::new(new_libraries(errors.features()), has_params, false);
     let mut seen = BTreeSet::new();
     for condition in list.items() {
         let (name, expression) = (condition.child("name"), condition.child("expression"));

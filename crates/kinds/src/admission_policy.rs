@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use pilothouse_admission::policies::expressions::{Compiler, EnvironmentType, PROGRAM_ERROR, ResultType};
+use pilothouse_admission::policies::expressions::{
+    Compiler, EnvironmentType, PROGRAM_ERROR, ResultType, new_libraries,
+};
 use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::field::{FieldError, quoted};
 use pilothouse_apimachinery::field_value::{FieldValue, same};
@@ -160,7 +162,11 @@ fn common(spec: &FieldValue<'_>, mutates: bool, old: &OldPolicy<'_>, errors: &mu
     if !old.same_conditions {
         match_conditions(&spec.child("matchConditions"), has_params, &old.conditions, errors);
     }
-    let mut compiler = Compiler::new(has_params, mutates || !spec.child("variables").is_empty());
+    let mut compiler = Compiler::new(
+        new_libraries(errors.features()),
+        has_params,
+        mutates || !spec.child("variables").is_empty(),
+    );
     for variable in spec.child("variables").items() {
         let (name, expression) = (variable.child("name"), variable.child("expression"));
         if name.text().trim().is_empty() {

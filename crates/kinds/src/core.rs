@@ -1,6 +1,5 @@
 //! The kinds of the core group.
 
-pub mod address;
 pub mod affinity;
 pub mod config_map;
 pub mod container;

@@ -18,6 +18,7 @@ use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::field_value::{FieldValue, fill_text, same};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::{meta, names};
+use pilothouse_structural::StoredExpressions;
 use printing::{validate_printer_columns, validate_scale, validate_selectable_fields};
 use versions::{validate_deprecation, validate_stored_versions, validate_version_name, validate_version_set};
 
@@ -118,7 +119,9 @@ pub fn has_invalid_ca_bundle(definition: &Value) -> bool {
 /// Validates a definition.
 fn validate(definition: &Value, errors: &mut ErrorList) {
     let spec = FieldValue::top_level(definition, "spec");
-    validate_spec(&spec, Tolerance { needs_known_review: true, allows_invalid_bundle: true }, errors);
+    let stored = &StoredExpressions::default();
+    let tolerance = Tolerance { needs_known_review: true, allows_invalid_bundle: true, stored };
+    validate_spec(&spec, tolerance, errors);
     validate_outside_spec(definition, None, errors);
 }
 
@@ -130,7 +133,14 @@ fn validate_update(new: &Value, old: &Value, errors: &mut ErrorList) {
         versions.is_empty() || versions.items().any(|version| matches!(version.text(), "v1" | "v1beta1"));
     let allows_invalid_bundle =
         !is_established(old) || conversion::has_invalid_ca_bundle(&old_spec.child("conversion"));
-    validate_spec(&spec, Tolerance { needs_known_review, allows_invalid_bundle }, errors);
+    let mut stored = StoredExpressions::default();
+    for version in old_spec.child("versions").value.items() {
+        if let Some(schema) = version.get_path(&["schema", "openAPIV3Schema"]) {
+            stored.add(schema);
+        }
+    }
+    let tolerance = Tolerance { needs_known_review, allows_invalid_bundle, stored: &stored };
+    validate_spec(&spec, tolerance, errors);
     let validate_unchanged = |new: FieldValue<'_>, old: FieldValue<'_>, errors: &mut ErrorList| {
         if new.text() != old.text() {
             new.invalid_text(errors, meta::IMMUTABLE);
@@ -183,13 +193,15 @@ fn common_field<'a>(spec: &FieldValue<'a>, field: &str, name: &str) -> Option<Fi
         .then(|| FieldValue { value: first.value, path: spec.path.child(name) })
 }
 
-/// Violations in a conversion webhook that are tolerated because of the previous state of the definition.
+/// What is tolerated because of the previous state of the definition.
 #[derive(Clone, Copy)]
-struct Tolerance {
+struct Tolerance<'a> {
     /// Whether the webhook must support a known version of ConversionReview.
     needs_known_review: bool,
     /// Whether an invalid CA bundle is tolerated: the version is not served yet, or the bundle was invalid before.
     allows_invalid_bundle: bool,
+    /// The expressions that it had.
+    stored: &'a StoredExpressions<'a>,
 }
 
 fn validate_group(group: &FieldValue<'_>, errors: &mut ErrorList) {
@@ -203,7 +215,7 @@ fn validate_group(group: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-fn validate_spec(spec: &FieldValue<'_>, tolerance: Tolerance, errors: &mut ErrorList) {
+fn validate_spec(spec: &FieldValue<'_>, tolerance: Tolerance<'_>, errors: &mut ErrorList) {
     let preserves_unknown = spec.child("preserveUnknownFields").is_true();
     validate_group(&spec.child("group"), errors);
     spec.child("scope").need_one_of(errors, &["Cluster", "Namespaced"]);
@@ -228,7 +240,7 @@ fn validate_spec(spec: &FieldValue<'_>, tolerance: Tolerance, errors: &mut Error
         let has_status =
             subresources.as_ref().unwrap_or(&version.child("subresources")).child("status").is_set();
         if schema.is_none() {
-            schema::validate(&version.child("schema"), has_status, errors);
+            schema::validate(&version.child("schema"), has_status, tolerance.stored, errors);
         }
         if subresources.is_none() {
             validate_scale(&version.child("subresources"), errors);
@@ -255,7 +267,7 @@ fn validate_spec(spec: &FieldValue<'_>, tolerance: Tolerance, errors: &mut Error
     let has_any_status =
         versions.items().any(|version| version.child("subresources").child("status").is_set());
     if let Some(schema) = &schema {
-        schema::validate(schema, has_any_status, errors);
+        schema::validate(schema, has_any_status, tolerance.stored, errors);
     }
     if let Some(subresources) = &subresources {
         validate_scale(subresources, errors);

@@ -9,7 +9,7 @@ use pilothouse_apimachinery::field_value::{FieldValue, items_mut, same};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::{meta, names};
 
-use super::core::address;
+use super::address;
 use super::core::endpoints::validate_endpoint_ip;
 use super::{
     Generation, KindRules, MetaRevalidation, MetadataRules, PreparationRules, ValidationRules, WarningRules,
@@ -183,7 +183,7 @@ fn validate_address(kind: &str, list: &FieldValue<'_>, address: &FieldValue<'_>,
     if family == "IPv6" {
         messages::validate_canonical_ip(address, errors);
     } else {
-        address.syntax(errors, names::ip_address);
+        address::validate_ip(&address.path, address.text(), address::NOTHING_KNOWN, errors);
     }
     let Some(ip) = names::parse_ip(address.text()).filter(|_| errors.len() == error_count) else { return };
     if matches!(ip.to_canonical(), IpAddr::V4(_)) != (family == "IPv4") {

@@ -4,6 +4,7 @@
 //! The rules see decoded objects in canonical form: unknown fields are dropped, and a field that Go omits when it is zero
 //! (`omitempty`) is absent rather than zero. All functions are pure: time and user are in the [`WriteContext`].
 
+mod address;
 mod admission;
 mod admission_policy;
 pub mod allowed;

@@ -1,25 +1,67 @@
 //! Checks the CEL validation rules of a definition: whether they compile, and their estimated cost.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use pilothouse_apimachinery::error_list::ErrorList;
+use pilothouse_apimachinery::features::Feature;
 use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
 use pilothouse_apimachinery::pattern::Patterns;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_cel::RecentLibraries;
 use pilothouse_cel::types::DeclType;
 
 use super::decl_types;
-use super::rule::{CompiledRule, max_occurrences};
+use super::rule::{CompiledRule, RuleLibraries, max_occurrences};
 use crate::limits::{RULE_ESTIMATE, RULES_ESTIMATE};
 
 /// How many of the most expensive rules are reported if the total is exceeded.
 const MOST_EXPENSIVE_RULES: usize = 4;
 
+/// The expressions of the definition that is stored: they may use functions that new ones may not.
+#[derive(Clone, Debug, Default)]
+pub struct StoredExpressions<'a> {
+    rules: BTreeSet<&'a str>,
+    messages: BTreeSet<&'a str>,
+}
+
+impl<'a> StoredExpressions<'a> {
+    /// Adds the expressions of a schema.
+    pub fn add(&mut self, schema: &'a Value) {
+        for rule in schema.get("x-kubernetes-validations").map(Value::items).unwrap_or_default() {
+            self.rules.insert(rule.str("rule"));
+            self.messages.insert(rule.str("messageExpression"));
+        }
+        for field in ["properties", "items", "additionalProperties"] {
+            let Some(inner) = schema.get(field) else { continue };
+            match field {
+                "properties" => inner.fields().into_iter().flatten().for_each(|(_, part)| self.add(part)),
+                _ => self.add(inner),
+            }
+        }
+    }
+
+    fn libraries(&self, rule: &Value, new: RecentLibraries) -> RuleLibraries {
+        let choose = |stored: &BTreeSet<&str>, text: &str| match stored.contains(text) {
+            true => RecentLibraries::STORED,
+            false => new,
+        };
+        RuleLibraries {
+            rule: choose(&self.rules, rule.str("rule")),
+            message: choose(&self.messages, rule.str("messageExpression")),
+        }
+    }
+}
+
 /// Checks the rules of a schema that has passed all other checks. `errors` has the problems so far; rules at those fields are
 /// skipped.
-pub fn check(schema: &Value, path: &FieldPath, errors: &mut ErrorList) {
+pub fn check(schema: &Value, path: &FieldPath, stored: &StoredExpressions<'_>, errors: &mut ErrorList) {
     let invalid_paths: Vec<String> = errors.iter().map(|error| error.path.to_string()).collect();
+    let features = errors.features();
+    let selectors = features.has(Feature::AuthorizeWithSelectors);
     let mut checker = RuleChecker {
+        new_libraries: RecentLibraries::of_new_expressions(features.compatibility(), selectors),
+        stored,
         invalid_paths,
         errors: Vec::new(),
         total: 0,
@@ -50,7 +92,11 @@ pub fn check(schema: &Value, path: &FieldPath, errors: &mut ErrorList) {
     }
 }
 
-struct RuleChecker {
+struct RuleChecker<'a> {
+    /// The libraries of new rules.
+    new_libraries: RecentLibraries,
+    /// The rules that are not new.
+    stored: &'a StoredExpressions<'a>,
     /// The fields with other errors.
     invalid_paths: Vec<String>,
     errors: Vec<FieldError>,
@@ -73,7 +119,7 @@ struct SchemaPosition {
     in_rules: bool,
 }
 
-impl RuleChecker {
+impl RuleChecker<'_> {
     fn walk(&mut self, schema: &Value, position: &SchemaPosition) {
         let rules = schema.get("x-kubernetes-validations").map(Value::items).unwrap_or_default();
         let in_rules = position.in_rules || !rules.is_empty();
@@ -144,7 +190,8 @@ impl RuleChecker {
             return;
         };
         for (index, rule) in rules.iter().enumerate() {
-            let compiled = CompiledRule::compile(rule, schema, decl_type, &mut self.patterns);
+            let libraries = self.stored.libraries(rule, self.new_libraries);
+            let compiled = CompiledRule::compile(rule, schema, decl_type, libraries, &mut self.patterns);
             let max_count = position.count.unwrap_or_else(|| max_occurrences(decl_type));
             self.rule(
                 rule,

@@ -25,5 +25,5 @@ pub mod validate;
 mod value_errors;
 mod values;
 
-pub use check_rules::check as check_rules;
+pub use check_rules::{StoredExpressions, check as check_rules};
 pub use defaults::check as check_defaults;

@@ -7,7 +7,7 @@ use pilothouse_apimachinery::pattern::Patterns;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_cel::limits::{RULE_COST, RULE_MESSAGE_BYTES};
 use pilothouse_cel::types::{DeclType, Type};
-use pilothouse_cel::{Environment, EvaluationResult, Fault, Outcome, Program, Val};
+use pilothouse_cel::{Environment, EvaluationResult, Fault, Outcome, Program, RecentLibraries, Val};
 
 use super::rule_path;
 use crate::limits::ESTIMATED_OBJECT_BYTES;
@@ -56,12 +56,35 @@ pub enum RuleOutcome {
     BudgetExceeded(String),
 }
 
+/// The recent libraries that the expressions of a rule may use.
+#[derive(Clone, Copy)]
+pub struct RuleLibraries {
+    /// For the rule.
+    pub rule: RecentLibraries,
+    /// For its messageExpression.
+    pub message: RecentLibraries,
+}
+
+impl RuleLibraries {
+    /// For rules that are stored.
+    pub const STORED: RuleLibraries =
+        RuleLibraries { rule: RecentLibraries::STORED, message: RecentLibraries::STORED };
+}
+
+/// The environment of the rules of a type.
+fn environment(recent: RecentLibraries, decl_type: &DeclType, old_is_optional: bool) -> Environment {
+    let kind = decl_type.kind();
+    let old_type = if old_is_optional { Type::optional(kind.clone()) } else { kind.clone() };
+    Environment::with_recent(recent).variable(SELF, kind).variable(OLD_SELF, old_type)
+}
+
 impl CompiledRule {
     /// Compiles a rule of a schema. `decl_type` is the declared type of its values.
     pub fn compile(
         rule: &Value,
         schema: &Value,
         decl_type: &Arc<DeclType>,
+        libraries: RuleLibraries,
         patterns: &mut Patterns,
     ) -> CompiledRule {
         let (text, message) = (rule.str("rule"), rule.str("message"));
@@ -92,11 +115,9 @@ impl CompiledRule {
         if text.trim().is_empty() {
             return compiled;
         }
-        let kind = decl_type.kind();
-        let old_type = if old_is_optional { Type::optional(kind.clone()) } else { kind.clone() };
-        let environment = Environment::standard().variable(SELF, kind).variable(OLD_SELF, old_type);
+        let environment = |recent| environment(recent, decl_type, old_is_optional);
         let sizes = |path: &[String]| decl_type.max_elements_at(path.iter().skip(1).map(String::as_str));
-        match environment.compile(text, patterns) {
+        match environment(libraries.rule).compile(text, patterns) {
             Err(error) => compiled.compile_error = Some(format!("compilation failed: {error}")),
             Ok(program) if program.result_type() != Type::Bool => {
                 compiled.compile_error = Some("cel expression must evaluate to a bool".to_owned());
@@ -111,7 +132,7 @@ impl CompiledRule {
         if compiled.compile_error.is_some() || text.is_empty() {
             return compiled;
         }
-        match environment.compile(text, patterns) {
+        match environment(libraries.message).compile(text, patterns) {
             Err(error) => {
                 compiled.message_compile_error =
                     Some(format!("messageExpression compilation failed: {error}"));

@@ -12,7 +12,7 @@ use pilothouse_cel::limits::RULES_COST;
 use pilothouse_cel::types::DeclType;
 
 use super::decl_types;
-use super::rule::{CompiledRule, RuleOutcome};
+use super::rule::{CompiledRule, RuleLibraries, RuleOutcome};
 use super::schema::Schema;
 use super::validate::{is_type_field, is_unchanged};
 use crate::limits::DEFAULT_RULES;
@@ -54,7 +54,9 @@ impl Rules {
         let compile_rules = |decl_type: &Arc<DeclType>, patterns: &mut Patterns| {
             own_rules
                 .iter()
-                .map(|rule| CompiledRule::compile(rule, schema_value, decl_type, patterns))
+                .map(|rule| {
+                    CompiledRule::compile(rule, schema_value, decl_type, RuleLibraries::STORED, patterns)
+                })
                 .collect()
         };
         let own_rules: Vec<CompiledRule> =

@@ -61,8 +61,8 @@ fn status_page(release: &Release, started: Timestamp, now: Timestamp) -> String 
         date(started),
         span(now.since(started)),
         build.go_version,
-        build.major,
-        build.minor,
+        build.emulation_major,
+        build.emulation_minor,
     )
 }
 

@@ -7,7 +7,7 @@ use pilothouse_api::catalog::{Catalog, Group};
 use pilothouse_api::discovery::{Document, Documents};
 use pilothouse_apimachinery::media::{self, Encoding, Negotiated, OfferedEncodings};
 use pilothouse_apimachinery::status::{Result, Status};
-use pilothouse_apimachinery::well_known::{AGGREGATED_DISCOVERY, DISCOVERY_GROUP, JSON};
+use pilothouse_apimachinery::well_known::{DISCOVERY_GROUP, JSON};
 
 use crate::auth::service_account::metadata::{CONFIGURATION_PATH, KEYS_PATH, PublishedMetadata};
 
@@ -16,8 +16,10 @@ use super::streamed_body::StreamedBody;
 use super::worker::Worker;
 use super::{established, health};
 
-/// The parameters of the media type of aggregated discovery, which all encodings share.
-const AGGREGATED_PARAMETERS: &str = "g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+/// The version of aggregated discovery.
+const AGGREGATED_VERSION: &str = "v2";
+/// The version of aggregated discovery that a feature gate removes.
+const BETA_VERSION: &str = "v2beta1";
 
 /// The media type of a JSON Web Key Set.
 const KEY_SET: &str = "application/jwk-set+json";
@@ -61,29 +63,35 @@ pub async fn respond(
         context.allow_cbor();
     }
     // The reference serves no aggregated discovery at this path with a slash.
-    let aggregated = documents.aggregated_at(path).filter(|_| path != "/apis/");
-    let negotiated = match aggregated.and_then(|_| negotiate_aggregated(&context.accept, context.offer())) {
+    let serves_beta = worker.shared.documents.serves_beta_discovery;
+    let is_aggregated = path != "/apis/" && documents.aggregated_at(path).is_some();
+    let aggregated = || negotiate_aggregated(&context.accept, context.offer(), serves_beta);
+    let negotiated = match is_aggregated.then(aggregated).flatten() {
         Some(negotiated) => negotiated,
         None if any_method => media::negotiate_encoding(&context.accept, context.offer(), |_, _| false)?,
         None => media::negotiate(&context.accept, context.offer(), |_, _| false)?,
     };
-    let sent = aggregated.filter(|_| negotiated.transform.is_some()).unwrap_or(document);
-    context.record_body(Encoding::Json, &sent.json);
-    match aggregated {
-        Some(aggregated) if negotiated.transform.is_some() && negotiated.encoding == Encoding::Json => {
-            Ok(with_etag(request, aggregated, context))
-        }
-        Some(aggregated) if negotiated.transform.is_some() => {
-            let media = format!("{};{AGGREGATED_PARAMETERS}", negotiated.encoding.media_type());
-            let mut response = render::shared_document(context, negotiated, aggregated).await?;
-            if let Ok(media) = HeaderValue::try_from(media) {
-                response.headers_mut().insert(header::CONTENT_TYPE, media);
-            }
-            add_cache_headers(&mut response, aggregated);
-            Ok(response)
-        }
-        _ => render::shared_document(context, negotiated, document).await,
+    let aggregated = match negotiated.transform {
+        Some(transform) if transform.version == BETA_VERSION => documents.beta_aggregated_at(path),
+        Some(_) => documents.aggregated_at(path),
+        None => None,
+    };
+    let (Some(aggregated), Some(transform)) = (aggregated, negotiated.transform) else {
+        context.record_body(Encoding::Json, &document.json);
+        return render::shared_document(context, negotiated, document).await;
+    };
+    context.record_body(Encoding::Json, &aggregated.json);
+    let parameters = format!("g={DISCOVERY_GROUP};v={};as=APIGroupDiscoveryList", transform.version);
+    let media = format!("{};{parameters}", negotiated.encoding.media_type());
+    if negotiated.encoding == Encoding::Json {
+        return Ok(with_etag(request, aggregated, &media, context));
     }
+    let mut response = render::shared_document(context, negotiated, aggregated).await?;
+    if let Ok(media) = HeaderValue::try_from(media) {
+        response.headers_mut().insert(header::CONTENT_TYPE, media);
+    }
+    add_cache_headers(&mut response, aggregated);
+    Ok(response)
 }
 
 /// Below a known group a missing document is a missing resource; elsewhere it is an unknown path.
@@ -112,10 +120,11 @@ fn trim_slashes(path: &str) -> &str {
 }
 
 /// The encoding of aggregated discovery if the client accepts it at all: it wins over media types with a higher weight.
-fn negotiate_aggregated(accept: &str, offer: OfferedEncodings) -> Option<Negotiated<'_>> {
+fn negotiate_aggregated(accept: &str, offer: OfferedEncodings, serves_beta: bool) -> Option<Negotiated<'_>> {
+    let is_served = |version: &str| version == AGGREGATED_VERSION || (serves_beta && version == BETA_VERSION);
     media::negotiate_transform(accept, offer, |_, requested| {
         requested.group == DISCOVERY_GROUP
-            && requested.version == "v2"
+            && is_served(requested.version)
             && requested.kind == "APIGroupDiscoveryList"
     })
 }
@@ -188,14 +197,14 @@ fn token_metadata_response(worker: &Worker, path: &str, context: &Context) -> Re
 }
 
 /// A document with an ETag, or 304 if the client has it.
-fn with_etag(request: &HttpRequest, document: &Document, context: &Context) -> HttpResponse {
+fn with_etag(request: &HttpRequest, document: &Document, media: &str, context: &Context) -> HttpResponse {
     let tag = document.etag.as_deref().unwrap_or_default();
     let is_unchanged = !tag.is_empty() && text(request.headers(), header::IF_NONE_MATCH) == tag;
     let mut response = if is_unchanged {
         HttpResponse::NotModified().finish()
     } else {
         let mut builder = HttpResponse::Ok();
-        builder.content_type(AGGREGATED_DISCOVERY);
+        builder.content_type(media);
         if context.is_pretty() {
             builder.body(StreamedBody::object(document.json.clone(), Encoding::Json, context.heavy_pool()))
         } else {

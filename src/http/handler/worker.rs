@@ -159,6 +159,8 @@ pub struct ServerDocuments {
     pub token_metadata: Option<PublishedMetadata>,
     /// Discovery documents that include the group versions of extension API servers.
     pub merged: MergedDocuments,
+    /// Whether aggregated discovery is also served in its beta version.
+    pub serves_beta_discovery: bool,
 }
 
 /// Pages for operators.

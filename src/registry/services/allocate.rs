@@ -26,6 +26,7 @@ use crate::metrics::allocators::Choice;
 use crate::pki::random;
 use crate::registry::write_hooks::WriteEnd;
 
+const RANGE_IS_FULL: &str = "failed to allocate a serviceIP: range is full";
 const NOT_REACHED: &str = "the ports of the nodes cannot be reached";
 /// How many addresses of a shared record are tried that turn out to have an IPAddress, before one is searched among those that have none.
 const RECORD_ATTEMPTS: u32 = 8;
@@ -212,14 +213,25 @@ impl Services {
         let refuse = |reason: &str| Err(AllocationError::Address(text.to_owned(), reason.to_owned()));
         let Some(address) = addresses::parse(text) else { return refuse("it is no address") };
         let ranges = self.ranges(Family::from_address(address), permit).await?;
-        if !ranges.iter().any(|range| range.contains(address)) {
+        let is_inside = ranges.iter().any(|range| range.contains(address));
+        if !is_inside && self.has_objects {
             return refuse("the provided network does not match the current range");
+        }
+        if !is_inside || (!self.has_objects && self.address_record(address).is_none()) {
+            let known: Vec<String> = ranges.iter().map(ToString::to_string).collect();
+            let range = known.join(",");
+            return refuse(&format!(
+                "the provided IP ({address}) is not in the valid range. The range of valid IPs is {range}"
+            ));
         }
         let result = match self.address_record(address) {
             None => Reservation::NotRecorded,
             Some(record) => record.reserve(address, permit).await.map_err(|error| to_status(error.into()))?,
         };
         match result {
+            Reservation::NotRecorded if !self.has_objects => {
+                return refuse("it is not in the recorded range");
+            }
             Reservation::Reserved | Reservation::NotRecorded => {}
             Reservation::Taken => return refuse("provided IP is already allocated"),
             Reservation::Unusable(error) => return refuse(&error.to_string()),
@@ -257,6 +269,9 @@ impl Services {
                 return Ok(address);
             }
         }
+        if !self.has_objects {
+            return Err(Status::internal(RANGE_IS_FULL));
+        }
         let allocated = self.stores.snapshot(&TypeName::new(ADDRESSES), permit).await;
         let allocated = allocated.map_err(|error| address_error(&error, ""))?;
         let mut random = |bound: u64| random::below(usize::try_from(bound).unwrap_or(usize::MAX)) as u64;
@@ -270,7 +285,7 @@ impl Services {
                 }
             }
         }
-        Err(Status::internal("failed to allocate a serviceIP: range is full"))
+        Err(Status::internal(RANGE_IS_FULL))
     }
 
     /// Allocates an address for a service by its IPAddress alone. Returns whether it was free.

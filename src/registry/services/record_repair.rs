@@ -10,12 +10,13 @@ use pilothouse_actors::range_allocator::{
     IfChanged, RangeAllocator, ReadItems, RepairItems, RepairOutcome, RepairPlan,
 };
 use pilothouse_actors::shared_range::{RangeError, RangeRecord};
+use pilothouse_actors::snapshot::Snapshot;
 use pilothouse_apimachinery::meta;
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::status::{GroupResource, Result, Status};
 use pilothouse_kinds::services::addresses::AddressRange;
 use pilothouse_types::error::StoreError;
-use pilothouse_types::object::{Key, TypeName};
+use pilothouse_types::object::{Key, Revision, TypeName};
 
 use super::address_records::{self, AddressRecord};
 use super::node_ports::{NodePorts, SharedPorts};
@@ -232,7 +233,10 @@ impl Services {
         range: &AddressRange,
         held: &AllocationsByService,
     ) -> Result<BTreeSet<usize>> {
-        let objects = self.stores.snapshot(&TypeName::new(ADDRESSES), &Permit::none()).await;
+        let objects = match self.has_objects {
+            true => self.stores.snapshot(&TypeName::new(ADDRESSES), &Permit::none()).await,
+            false => Ok(Snapshot::empty(Revision::FIRST)),
+        };
         let objects = objects.map_err(|error| to_status(error.into()))?;
         let of_services = held.values().flatten().flat_map(|held| &held.addresses).map(String::as_str);
         let names = objects.iter().map(|object| object.key.name()).chain(of_services);

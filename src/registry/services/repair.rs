@@ -71,7 +71,7 @@ impl Services {
                 self.repair_finding(&finding).await?;
             }
         }
-        if is_shared { self.repair_records_at_start().await } else { Ok(()) }
+        if is_shared || !self.has_objects { self.repair_records_at_start().await } else { Ok(()) }
     }
 
     /// Without them nothing could be allocated, so a short outage is waited for.
@@ -111,6 +111,9 @@ impl Services {
     }
 
     async fn address_findings(&self, held: &AllocationsByService) -> BTreeSet<Finding> {
+        if !self.has_objects {
+            return BTreeSet::new();
+        }
         let addresses = self.stores.snapshot(&TypeName::new(ADDRESSES), &Permit::none()).await;
         let addresses = addresses.unwrap_or_else(|_| Snapshot::empty(Revision::FIRST));
         let (mut findings, mut allocated) = (BTreeSet::new(), BTreeSet::new());
@@ -151,6 +154,9 @@ impl Services {
 
     /// Recreates a deleted IPAddress if its Service still uses the address: otherwise another Service could get it.
     pub async fn restore_address(&self, name: &str, owner: &Key) -> Result<()> {
+        if !self.has_objects {
+            return Ok(());
+        }
         let resource = GroupResource { group: "", resource: SERVICES };
         let stored = self.stored_allocations(owner, &Permit::none()).await;
         let stored = stored.map_err(|error| Status::from_store(&error, resource, owner.name()))?;

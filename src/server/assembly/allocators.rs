@@ -6,7 +6,8 @@ use actix::{Actor as _, Addr};
 use pilothouse_actors::directory::Stores as Storage;
 use pilothouse_actors::ports::{PortAllocator, PortPool, lower_band};
 use pilothouse_actors::range_allocator::{ItemRange, RangeAllocator};
-use pilothouse_api::gates::DISABLE_ALLOCATOR_DUAL_WRITE;
+use pilothouse_actors::shared_range::own::OwnRange;
+use pilothouse_api::gates::{DISABLE_ALLOCATOR_DUAL_WRITE, MULTI_CIDR_SERVICE_ALLOCATOR};
 use pilothouse_etcd_layout::keys::Record;
 use pilothouse_etcd_log::EtcdLog;
 use pilothouse_kinds::services::addresses::AddressRange;
@@ -38,21 +39,28 @@ pub(super) fn node_ports(
     NodePorts::Shared(SharedPorts { allocator, first: range.first, last: range.last })
 }
 
-/// The records of cluster IPs that other servers read, one for each range of the flags: release 1.33 of the reference has them unless a
-/// feature gate says otherwise.
+/// The records of cluster IPs, one for each range of the flags. Those that other servers read are beside the IPAddress objects: release
+/// 1.33 of the reference has them unless a feature gate says otherwise. Without these objects there are only the records.
 pub(super) fn address_records(
     config: &Config,
     storage: &Storage,
     log: Option<&EtcdLog>,
     ranges: &[AddressRange],
 ) -> Arc<[AddressRecord]> {
-    let Some(log) = log.filter(|_| !config.gates().enabled(DISABLE_ALLOCATOR_DUAL_WRITE)) else {
+    let gates = config.gates();
+    let (has_objects, is_alone) =
+        (gates.enabled(MULTI_CIDR_SERVICE_ALLOCATOR), gates.enabled(DISABLE_ALLOCATOR_DUAL_WRITE));
+    if has_objects && (is_alone || log.is_none()) {
         return Arc::default();
-    };
+    }
     let records = [Record::ServiceIps, Record::SecondaryServiceIps];
-    let records = ranges.iter().zip(&records).map(|(range, record)| AddressRecord {
-        range: *range,
-        allocator: range_allocator(address_records::item_range(range), storage, log, record),
+    let records = ranges.iter().zip(&records).map(|(range, record)| {
+        let items = address_records::item_range(range);
+        let allocator = match log {
+            Some(log) => range_allocator(items, storage, log, record),
+            None => RangeAllocator::new(items, Arc::new(OwnRange::default()), storage.fatal.clone()).start(),
+        };
+        AddressRecord { range: *range, allocator }
     });
     records.collect()
 }

@@ -11,9 +11,10 @@ use pilothouse_api::catalog::build::Builtin;
 use pilothouse_api::catalog::runtime_config::RuntimeConfig;
 use pilothouse_api::connect::location::KubeletRules;
 use pilothouse_api::gates::{
-    API_RESPONSE_COMPRESSION, CBOR_SERVING_AND_STORAGE, COMPONENT_FLAGZ, COMPONENT_STATUSZ, OPENAPI_ENUMS,
-    PORT_FORWARD_WEBSOCKETS, REMOTE_REQUEST_HEADER_UID, TRANSLATE_STREAM_CLOSE_WEBSOCKET_REQUESTS,
-    UNAUTHENTICATED_HTTP2_DOS_MITIGATION, WATCH_CACHE_INITIALIZATION_POST_START_HOOK,
+    AGGREGATED_DISCOVERY_REMOVE_BETA_TYPE, API_RESPONSE_COMPRESSION, CBOR_SERVING_AND_STORAGE,
+    COMPONENT_FLAGZ, COMPONENT_STATUSZ, OPENAPI_ENUMS, PORT_FORWARD_WEBSOCKETS, REMOTE_REQUEST_HEADER_UID,
+    TRANSLATE_STREAM_CLOSE_WEBSOCKET_REQUESTS, UNAUTHENTICATED_HTTP2_DOS_MITIGATION,
+    WATCH_CACHE_INITIALIZATION_POST_START_HOOK,
 };
 use pilothouse_api::openapi::Contents;
 use pilothouse_client::upstream::{TlsError, Upstream};
@@ -65,12 +66,19 @@ pub(super) fn catalog(config: &Config) -> Result<Catalog, StartError> {
     let runtime_config = RuntimeConfig::parse(&pairs.join(",")).map_err(|error| flag_error(&error))?;
     let builtin = Builtin::load().map_err(|error| StartError::part(BUILTIN)(&error))?;
     let gates = config.gates();
-    builtin.serve_where(&runtime_config, |gate| gates.enabled(gate)).map_err(|error| flag_error(&error))
+    let emulation = config.emulation.emulation();
+    let served = builtin.serve_where(&runtime_config, &emulation, |gate| gates.enabled(gate));
+    served.map_err(|error| flag_error(&error))
 }
 
-/// The contents of OpenAPI documents that depend on feature gates.
-pub(super) fn openapi_contents(gates: &FeatureGates) -> Contents {
-    Contents { cbor: gates.enabled(CBOR_SERVING_AND_STORAGE), allowed_values: gates.enabled(OPENAPI_ENUMS) }
+/// The contents of OpenAPI documents that depend on flags.
+pub(super) fn openapi_contents(config: &Config) -> Contents {
+    let gates = config.gates();
+    Contents {
+        cbor: gates.enabled(CBOR_SERVING_AND_STORAGE),
+        allowed_values: gates.enabled(OPENAPI_ENUMS),
+        release: config.emulation.release(),
+    }
 }
 
 /// The parts from which the shared state is made.
@@ -115,7 +123,7 @@ pub(super) async fn shared(
     let connect = connect(context, memory)?;
     let to_endpoints = config.aggregation.enable_aggregator_routing;
     let extensions = Extensions::open(indexes, connect.upstream.clone(), to_endpoints).await;
-    let openapi = OpenApi::new(Vec::new(), openapi_contents(&gates));
+    let openapi = OpenApi::new(Vec::new(), openapi_contents(config));
     Ok(Shared {
         served_definitions: ServedRevision::default(),
         served: ArcSwap::from_pointee(Served::new(catalog, context.address.to_string().into(), openapi)),
@@ -144,6 +152,7 @@ pub(super) async fn shared(
             release: config.api.release.clone(),
             token_metadata,
             merged: MergedDocuments::default(),
+            serves_beta_discovery: !gates.enabled(AGGREGATED_DISCOVERY_REMOVE_BETA_TYPE),
         },
         debug: debug(context, &gates),
         peers: peers::open(config, peer_records, &connect.upstream)?,

@@ -11,6 +11,7 @@ use pilothouse_actors::engine::{Engine, EngineError};
 use pilothouse_actors::history_bounds::HistoryBounds;
 use pilothouse_actors::space::SpaceLimits;
 use pilothouse_actors::window::WindowBounds;
+use pilothouse_api::gates::MULTI_CIDR_SERVICE_ALLOCATOR;
 use pilothouse_apimachinery::schema::Registry;
 use pilothouse_encryption::Encryption;
 use pilothouse_etcd_log::EtcdLog;
@@ -166,6 +167,7 @@ impl Addresses {
             kubernetes_service: KubernetesService {
                 node_port: config.api.kubernetes_node_port(),
                 ranges: ranges.to_vec(),
+                has_range_object: config.gates().enabled(MULTI_CIDR_SERVICE_ALLOCATOR),
                 endpoint: own_endpoint(context, log_of(SERVER_RECORDS)),
             },
             ranges,
@@ -217,4 +219,5 @@ pub(super) fn services(parts: &ServerParts) -> Services {
     )
     .with_address_records(address_records.clone())
     .with_metrics(parts.shared.metrics.clone())
+    .with_objects(parts.gates.enabled(MULTI_CIDR_SERVICE_ALLOCATOR))
 }

@@ -94,6 +94,35 @@ fn aggregated_discovery_is_negotiated_like_reference() {
     assert_eq!(get("/apis/", &format!("{aggregated},application/json")).json()["kind"], "APIGroupList");
 }
 
+/// The beta version of aggregated discovery was never served.
+#[test]
+fn beta_version_of_aggregated_discovery_is_served_unless_it_is_removed() {
+    let beta = "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
+    for (gate, is_served) in [("true", false), ("false", true)] {
+        let gate = format!("--feature-gates=AggregatedDiscoveryRemoveBetaType={gate}");
+        let server = Server::with_flags(&["--engine=memory", &gate]);
+        let mut client = server.admin();
+        let mut get = |path: &str, accept: &str| client.request("GET", path, &[("Accept", accept)], b"");
+        for path in ["/api", "/apis"] {
+            let response = get(path, &format!("{beta},application/json"));
+            assert_eq!(response.json()["kind"] == "APIGroupDiscoveryList", is_served, "{path}");
+            if !is_served {
+                get(path, beta).expect_error(406, "NotAcceptable");
+                continue;
+            }
+            assert_eq!(response.header("content-type"), Some(beta));
+            let mut document = response.json();
+            assert_eq!(document["apiVersion"], "apidiscovery.k8s.io/v2beta1");
+            let stable = get(path, &beta.replace("v2beta1", "v2"));
+            assert_eq!(response.header("etag"), stable.header("etag"));
+            document["apiVersion"] = "apidiscovery.k8s.io/v2".into();
+            assert_eq!(document, stable.json());
+            let binary = get(path, &beta.replace("application/json", "application/vnd.kubernetes.protobuf"));
+            assert!(binary.status == 200 && binary.text().contains("apidiscovery.k8s.io/v2beta1"), "{path}");
+        }
+    }
+}
+
 /// Health checks of the reference were missing.
 #[test]
 fn health_checks_have_reference_names() {

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
+use pilothouse_apimachinery::features::{EnabledFeatures, Feature};
 use pilothouse_apimachinery::pattern::Patterns;
 use pilothouse_cel::types::{DeclKind, DeclType, ListKind, ObjectType, Property, Type};
-use pilothouse_cel::{Environment, JSON_PATCH, Library, OBJECT as CONSTRUCTED_OBJECT, Program};
+use pilothouse_cel::{
+    Environment, JSON_PATCH, Library, OBJECT as CONSTRUCTED_OBJECT, Program, RecentLibraries,
+};
 
 use crate::limits::VARIABLES_IN_TYPE;
 
@@ -29,10 +32,16 @@ pub const VARIABLES: &str = "variables";
 /// The environment of an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EnvironmentType {
-    /// For new expressions: only functions that the previous release knows, so that a rollback is possible.
+    /// For new expressions: only functions that the release before this one knows, so that a rollback is possible.
     New,
     /// For stored expressions: all functions, because they were accepted before.
     Stored,
+}
+
+/// The libraries of new expressions, with the features that are enabled.
+pub fn new_libraries(features: EnabledFeatures) -> RecentLibraries {
+    let selectors = features.has(Feature::AuthorizeWithSelectors);
+    RecentLibraries::of_new_expressions(features.compatibility(), selectors)
 }
 
 /// The prefix of errors after type checking.
@@ -101,24 +110,22 @@ enum Capabilities {
 /// Environments by [`Capabilities`].
 type EnvironmentSet = [Environment; 3];
 
-/// The environments for untyped objects.
-static UNTYPED_ENVIRONMENTS: LazyLock<[EnvironmentSet; 2]> = LazyLock::new(|| environments_for(&Type::Dyn));
+/// The environments for untyped objects, by the recent libraries.
+static UNTYPED_ENVIRONMENTS: LazyLock<[EnvironmentSet; RecentLibraries::COUNT]> = LazyLock::new(|| {
+    std::array::from_fn(|index| environments_for(&Type::Dyn, RecentLibraries::with_index(index)))
+});
 
-fn environments_for(object: &Type) -> [EnvironmentSet; 2] {
-    /// The libraries by age, without and with object construction.
-    static LIBRARIES: LazyLock<[[Environment; 2]; 2]> = LazyLock::new(|| {
-        let with = |extra: &[Library]| Environment::with_libraries(&[&Library::NEW[..], extra].concat());
-        [
-            [Environment::standard(), with(&[Library::JsonPatch]).with_object_construction()],
-            [
-                with(&[Library::Semver]),
-                with(&[Library::Semver, Library::JsonPatch]).with_object_construction(),
-            ],
-        ]
-    });
-    let with_request_variables = |environment: &Environment| {
+fn untyped_environments(libraries: RecentLibraries) -> EnvironmentSet {
+    let environments = UNTYPED_ENVIRONMENTS.get(libraries.index()).cloned();
+    environments.unwrap_or_else(|| environments_for(&Type::Dyn, libraries))
+}
+
+fn environments_for(object: &Type, libraries: RecentLibraries) -> EnvironmentSet {
+    /// The environments for object construction, by the recent libraries: their functions are costly to make.
+    static CONSTRUCTING: LazyLock<[Environment; RecentLibraries::COUNT]> =
+        LazyLock::new(|| std::array::from_fn(|index| constructing(RecentLibraries::with_index(index))));
+    let with_request_variables = |environment: Environment| {
         environment
-            .clone()
             .variable(OBJECT, object.clone())
             .variable(OLD_OBJECT, object.clone())
             .variable(NAMESPACE, NAMESPACE_TYPE.clone())
@@ -129,21 +136,35 @@ fn environments_for(object: &Type) -> [EnvironmentSet; 2] {
             .variable(AUTHORIZER, Type::opaque("kubernetes.authorization.Authorizer"))
             .variable(REQUEST_RESOURCE, Type::opaque("kubernetes.authorization.ResourceCheck"))
     };
-    LIBRARIES.each_ref().map(|[plain, constructing]| {
-        let (plain, constructing) = (with_request_variables(plain), with_request_variables(constructing));
-        [plain.clone(), with_authorizer(plain), with_authorizer(constructing)]
-    })
+    let constructing =
+        CONSTRUCTING.get(libraries.index()).cloned().unwrap_or_else(|| constructing(libraries));
+    let plain = with_request_variables(Environment::with_recent(libraries));
+    [plain.clone(), with_authorizer(plain), with_authorizer(with_request_variables(constructing))]
+}
+
+/// An environment for object construction, without variables.
+fn constructing(recent: RecentLibraries) -> Environment {
+    let mut libraries = recent.libraries();
+    libraries.push(Library::JsonPatch);
+    Environment::with_libraries(&libraries).with_object_construction()
 }
 
 impl Compiler {
-    /// For untyped objects. `composed`: with composition variables.
-    pub fn new(has_params: bool, composed: bool) -> Compiler {
-        Compiler::with_environments(UNTYPED_ENVIRONMENTS.clone(), has_params.then_some(Type::Dyn), composed)
+    /// For untyped objects of a write. `composed`: with composition variables.
+    pub fn new(new: RecentLibraries, has_params: bool, composed: bool) -> Compiler {
+        let environments = [untyped_environments(new), untyped_environments(RecentLibraries::STORED)];
+        Compiler::with_environments(environments, has_params.then_some(Type::Dyn), composed)
     }
 
-    /// For objects and parameters of known types. Without a type there are no parameters.
+    /// For expressions that are stored.
+    pub fn stored(has_params: bool, composed: bool) -> Compiler {
+        Compiler::new(RecentLibraries::STORED, has_params, composed)
+    }
+
+    /// For stored expressions, with objects and parameters of known types. Without a type there are no parameters.
     pub fn typed(object: &Type, params: Option<Type>) -> Compiler {
-        Compiler::with_environments(environments_for(object), params, true)
+        let environments = environments_for(object, RecentLibraries::STORED);
+        Compiler::with_environments([environments.clone(), environments], params, true)
     }
 
     fn with_environments(

@@ -120,7 +120,7 @@ impl Policy {
         let spec = object.get("spec").unwrap_or(&Value::Null);
         let list = |field: &str| spec.get(field).map(Value::items).unwrap_or_default();
         let params = spec.get("paramKind").filter(|kind| !kind.is_null());
-        let mut compiler = Compiler::new(params.is_some(), true);
+        let mut compiler = Compiler::stored(params.is_some(), true);
         let mut variables = Vec::new();
         for variable in list("variables") {
             let (name, text) = (variable.str("name"), variable.str("expression"));

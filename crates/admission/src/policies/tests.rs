@@ -2,6 +2,7 @@
 
 use pilothouse_apimachinery::json;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_cel::RecentLibraries;
 use pilothouse_types::authorization::Target;
 use pilothouse_types::identity::Identity;
 
@@ -75,7 +76,7 @@ fn denials(spec: &str, object: &str) -> Vec<(String, &'static str)> {
 #[test]
 fn compiler_checks_result_types_and_variables() {
     let check = |text: &str, result_type: ResultType, authorizer: bool| {
-        Compiler::new(false, false)
+        Compiler::new(RecentLibraries::default(), false, false)
             .compile(text, result_type, authorizer, EnvironmentType::New)
             .map(drop)
             .err()
@@ -121,7 +122,7 @@ fn compiler_checks_result_types_and_variables() {
         assert!(message.starts_with("compilation failed: ERROR") && message.contains(error), "{message}");
     }
     let newer = "isSemver('1.2.3')";
-    let mut compiler = Compiler::new(true, true);
+    let mut compiler = Compiler::new(RecentLibraries::default(), true, true);
     assert!(
         compiler.compile(newer, ResultType::Bool, true, EnvironmentType::New).is_err(),
         "the previous release lacks this function"

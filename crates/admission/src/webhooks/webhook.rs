@@ -182,7 +182,7 @@ fn conditions(hook: &Value) -> Vec<Expression> {
     if all.is_empty() {
         return Vec::new();
     }
-    let mut compiler = Compiler::new(false, false);
+    let mut compiler = Compiler::stored(false, false);
     let compile = |condition: &Value| {
         let text = condition.str("expression");
         let program = compiler.compile(text, ResultType::Bool, true, EnvironmentType::Stored);

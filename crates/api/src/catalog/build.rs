@@ -10,14 +10,16 @@ use pilothouse_apimachinery::schema::OBJECT_META;
 use pilothouse_apimachinery::schema::builtin;
 use pilothouse_apimachinery::schema::table::{self, ColumnFact, Facts, ResourceFact, SubFact, TableError};
 use pilothouse_apimachinery::verb::{Verb, Verbs};
-use pilothouse_apimachinery::version::{self, GroupVersion, Level};
+use pilothouse_apimachinery::version::{self, GroupVersion, Level, RELEASE};
 use pilothouse_apimachinery::well_known::{DISCOVERY_GROUP, META_GROUP};
 use pilothouse_types::object::TypeName;
 
 use super::Catalog;
 use super::backing::{Backing, Stored};
-use super::resource::{Column, ColumnDescription, RELEASE, Resource, Subresource};
-use super::runtime_config::{RuntimeConfig, RuntimeConfigError};
+use super::lifecycle;
+use super::resource::{Column, ColumnDescription, Resource, Subresource};
+use super::runtime_config::{RuntimeConfig, RuntimeConfigError, Switches};
+use crate::emulation::Emulation;
 use crate::gates::STORAGE_VERSION_HASH;
 
 /// Beta versions from before this release are enabled by default, later ones are not.
@@ -91,22 +93,44 @@ impl Builtin {
 
     /// The catalog of default resources, changed by the flag, with every feature gate on.
     pub fn serve(&self, config: &RuntimeConfig) -> Result<Catalog, RuntimeConfigError> {
-        self.serve_where(config, |_| true)
+        self.serve_where(config, &Emulation::default(), |_| true)
     }
 
-    /// The catalog for the feature gates that `is_enabled` accepts.
+    /// The catalog of a release, for the feature gates that `is_enabled` accepts.
     pub fn serve_where(
         &self,
         config: &RuntimeConfig,
+        emulation: &Emulation,
         is_enabled: impl Fn(&str) -> bool,
     ) -> Result<Catalog, RuntimeConfigError> {
         let switches = config.resolve(&self.known)?;
-        let served = self.resources.iter().filter(|resource| {
+        let enabled: Vec<Arc<Resource>> = self
+            .resources
+            .iter()
+            .filter(|resource| self.is_enabled(resource, &switches, emulation))
+            .filter_map(|resource| self.apply_gates(resource, &is_enabled))
+            .collect();
+        Ok(Catalog::new(lifecycle::available(&enabled, &switches, emulation)?))
+    }
+
+    /// Whether a resource is enabled by default or by flags, whichever release introduced it.
+    fn is_enabled(&self, resource: &Resource, switches: &Switches, emulation: &Emulation) -> bool {
+        let is_enabled = |resource: &Resource| {
             switches
                 .setting_for(resource)
                 .unwrap_or_else(|| is_enabled_by_default(&resource.gv.version, resource.introduced))
-        });
-        Ok(Catalog::new(served.filter_map(|resource| self.apply_gates(resource, &is_enabled))))
+        };
+        // A version that is enabled brings those that are preferred to it, unless they are disabled by name.
+        let brings = |other: &Resource| {
+            other.gv.group == resource.gv.group
+                && version::level(&other.gv.version) != Some(Level::Alpha)
+                && version::preferred_first(&resource.gv.version, &other.gv.version).is_lt()
+                && is_enabled(other)
+        };
+        is_enabled(resource)
+            || (emulation.forward_compatible
+                && !switches.disables(resource)
+                && self.resources.iter().any(|other| brings(other)))
     }
 
     /// A resource without the parts whose feature gate is off; `None` if the whole resource is.
@@ -326,8 +350,9 @@ mod tests {
     fn gated_resources_and_subresources_need_their_feature_gate() {
         let config = RuntimeConfig::parse("api/all=true").unwrap();
         let builtin = Builtin::load().unwrap();
-        let served =
-            |disabled: &'static str| builtin.serve_where(&config, move |gate| gate != disabled).unwrap();
+        let served = |disabled: &'static str| {
+            builtin.serve_where(&config, &Emulation::default(), move |gate| gate != disabled).unwrap()
+        };
         let has_trust_bundles = |catalog: &Catalog| {
             catalog.find("certificates.k8s.io", "v1beta1", "clustertrustbundles").is_some()
         };

@@ -4,16 +4,10 @@ use std::sync::Arc;
 
 use pilothouse_apimachinery::status::GroupResource;
 use pilothouse_apimachinery::verb::Verbs;
-use pilothouse_apimachinery::version::GroupVersion;
+use pilothouse_apimachinery::version::{GroupVersion, MinorVersion};
 
 use super::backing::{Backing, Stored};
 use crate::custom_resource::CustomResource;
-
-/// A minor version of Kubernetes, as (major, minor).
-pub type MinorVersion = (u32, u32);
-
-/// The release that this server emulates.
-pub const RELEASE: MinorVersion = (1, 33);
 
 /// One resource in one served version.
 #[derive(Clone, Debug, PartialEq)]

@@ -39,6 +39,30 @@ pub enum RuntimeConfigError {
     /// A resource must be a lower-case plural.
     #[error("invalid key {0}: group/version/resource and resource is always lowercase plural, not {text}", text = quoted(.1))]
     Resource(String, String),
+    /// The emulated release does not have the resource.
+    #[error(
+        "cannot enable resource {resource} in runtime-config because it is introduced at {introduced} after the current version \
+         {release}. Consider setting --runtime-config-emulation-forward-compatible=true"
+    )]
+    ResourceOfLaterRelease {
+        /// The resource.
+        resource: String,
+        /// The release that introduced it.
+        introduced: String,
+        /// The emulated release.
+        release: String,
+    },
+    /// The emulated release has no resource of the version.
+    #[error(
+        "cannot enable version {version} in runtime-config because all the resources have been introduced after the current \
+         version {release}. Consider setting --runtime-config-emulation-forward-compatible=true"
+    )]
+    VersionOfLaterRelease {
+        /// The version.
+        version: String,
+        /// The emulated release.
+        release: String,
+    },
 }
 
 /// The parsed flag: keys and values, the last value of a key wins.
@@ -114,6 +138,22 @@ impl RuntimeConfig {
 }
 
 impl Switches {
+    /// Whether the flag enables this very resource.
+    pub fn enables_resource(&self, resource: &Resource) -> bool {
+        self.resources.get(&(resource.gv.clone(), resource.plural.to_string())) == Some(&true)
+    }
+
+    /// Whether the flag enables this very version.
+    pub fn enables_version(&self, version: &GroupVersion) -> bool {
+        self.versions.get(version) == Some(&true)
+    }
+
+    /// Whether the flag disables the version or the resource by its name.
+    pub fn disables(&self, resource: &Resource) -> bool {
+        let by_name = self.resources.get(&(resource.gv.clone(), resource.plural.to_string()));
+        by_name.or_else(|| self.versions.get(&resource.gv)) == Some(&false)
+    }
+
     /// The setting for a resource; `None` if there is none. The most specific key wins.
     pub fn setting_for(&self, resource: &Resource) -> Option<bool> {
         let level = version::level(&resource.gv.version);

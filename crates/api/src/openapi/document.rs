@@ -58,6 +58,12 @@ impl Sources<'_> {
         Some(out.into_digest())
     }
 
+    /// The version that the documents state.
+    fn release(&self) -> String {
+        let (major, minor) = self.contents.release;
+        format!("{major}.{minor}")
+    }
+
     fn write_v3(&self, out: &mut JsonWriter, name: &str) -> Option<()> {
         let paths = self.document_paths(name)?;
         let group = name.strip_prefix("apis/").and_then(|rest| rest.split('/').next());
@@ -68,7 +74,7 @@ impl Sources<'_> {
             if is_custom {
                 write_info(out, "Kubernetes CRD Swagger", "v0.1.0");
             } else {
-                write_info(out, TITLE, RELEASE);
+                write_info(out, TITLE, &self.release());
             }
             let mut referenced = ReferencedSchemas::new();
             out.key("paths").object(|out| {
@@ -101,7 +107,7 @@ impl Sources<'_> {
         let mut shared = BTreeMap::new();
         out.object(|out| {
             out.field("swagger", "2.0");
-            write_info(out, TITLE, RELEASE);
+            write_info(out, TITLE, &self.release());
             out.key("paths").object(|out| {
                 for (path, operations) in &paths {
                     out.key(path);
@@ -413,9 +419,6 @@ impl NonResourcePath {
         vec![Path { path: self.path.to_owned(), operations: vec![operation] }]
     }
 }
-
-/// The version that the documents state.
-const RELEASE: &str = "1.33";
 
 fn write_info(out: &mut JsonWriter, title: &str, version: &str) {
     out.key("info").object(|out| {

@@ -4,12 +4,13 @@
 //! server does not even parse these files; see [`super::Registry::complete`].
 
 /// Name and text of every file that a server parses at start.
-pub const FILES: [(&str, &str); 39] = [
+pub const FILES: [(&str, &str); 40] = [
     ("admission_v1", include_str!("../../schema/admission_v1.api")),
     ("admissionregistration_v1", include_str!("../../schema/admissionregistration_v1.api")),
     ("admissionregistration_v1alpha1", include_str!("../../schema/admissionregistration_v1alpha1.api")),
     ("admissionregistration_v1beta1", include_str!("../../schema/admissionregistration_v1beta1.api")),
     ("apidiscovery_v2", include_str!("../../schema/apidiscovery_v2.api")),
+    ("apidiscovery_v2beta1", include_str!("../../schema/apidiscovery_v2beta1.api")),
     ("apiextensions_v1", include_str!("../../schema/apiextensions_v1.api")),
     ("apiregistration_v1", include_str!("../../schema/apiregistration_v1.api")),
     ("apiserverinternal_v1alpha1", include_str!("../../schema/apiserverinternal_v1alpha1.api")),
@@ -47,9 +48,8 @@ pub const FILES: [(&str, &str); 39] = [
 ];
 
 /// Name and text of the files of removed group versions.
-pub const REMOVED_FILES: [(&str, &str); 27] = [
+pub const REMOVED_FILES: [(&str, &str); 26] = [
     ("admission_v1beta1", include_str!("../../schema/admission_v1beta1.api")),
-    ("apidiscovery_v2beta1", include_str!("../../schema/apidiscovery_v2beta1.api")),
     ("apiextensions_v1beta1", include_str!("../../schema/apiextensions_v1beta1.api")),
     ("apiregistration_v1beta1", include_str!("../../schema/apiregistration_v1beta1.api")),
     ("apps_v1beta1", include_str!("../../schema/apps_v1beta1.api")),

@@ -37,11 +37,13 @@ pub enum Library {
     JsonPatch,
     /// Authorization checks. The caller provides the values and their functions.
     Authorizer,
+    /// Authorization checks for objects that selectors select.
+    AuthorizerSelectors,
 }
 
 impl Library {
-    /// The libraries of new expressions: those of release 1.32, so that a rollback by one release understands them.
-    pub const NEW: [Library; 13] = [
+    /// The libraries that every release has that can be emulated.
+    pub(crate) const BASE: [Library; 12] = [
         Library::Standard,
         Library::Optionals,
         Library::Strings,
@@ -53,7 +55,6 @@ impl Library {
         Library::Ip,
         Library::Cidr,
         Library::Format,
-        Library::TwoVariables,
         Library::Authorizer,
     ];
 
@@ -75,6 +76,7 @@ impl Library {
             Library::Semver => SEMVER,
             Library::JsonPatch => JSON_PATCH,
             Library::Authorizer => AUTHORIZER,
+            Library::AuthorizerSelectors => AUTHORIZER_SELECTORS,
         }
     }
 
@@ -418,12 +420,15 @@ const AUTHORIZER: &[Row] = &[
     ("subresource", "resourcecheck_subresource", "resource_check.(string) -> resource_check"),
     ("namespace", "resourcecheck_namespace", "resource_check.(string) -> resource_check"),
     ("name", "resourcecheck_name", "resource_check.(string) -> resource_check"),
-    ("fieldSelector", "authorizer_fieldselector", "resource_check.(string) -> resource_check"),
-    ("labelSelector", "authorizer_labelselector", "resource_check.(string) -> resource_check"),
     ("check", "pathcheck_check", "path_check.(string) -> decision"),
     ("check", "resourcecheck_check", "resource_check.(string) -> decision"),
     ("errored", "decision_errored", "decision.() -> bool"),
     ("error", "decision_error", "decision.() -> string"),
     ("allowed", "decision_allowed", "decision.() -> bool"),
     ("reason", "decision_reason", "decision.() -> string"),
+];
+
+const AUTHORIZER_SELECTORS: &[Row] = &[
+    ("fieldSelector", "authorizer_fieldselector", "resource_check.(string) -> resource_check"),
+    ("labelSelector", "authorizer_labelselector", "resource_check.(string) -> resource_check"),
 ];

@@ -9,8 +9,17 @@ pub struct Expander<'m, 's> {
     pub builder: &'m mut TreeBuilder<'s>,
     /// The position of the macro, which its expansion gets.
     pub position: usize,
-    /// Whether `cel.bind` is enabled.
-    pub allows_bind: bool,
+    /// The macros that not every environment has.
+    pub optional: OptionalMacros,
+}
+
+/// Macros that not every environment has.
+#[derive(Clone, Copy, Debug)]
+pub struct OptionalMacros {
+    /// `cel.bind`.
+    pub bind: bool,
+    /// Comprehensions with two variables.
+    pub two_variables: bool,
 }
 
 fn is_named(expr: &Expr, name: &str) -> bool {
@@ -37,14 +46,20 @@ impl Expander<'_, '_> {
 
     /// Expands a member call.
     pub fn expand_member(mut self, function: &str, target: Expr, args: Vec<Expr>) -> ParseResult<Expr> {
+        let has_two_variables = self.optional.two_variables;
         match (function, args.len()) {
-            ("all" | "exists" | "exists_one" | "existsOne", 2 | 3) => self.quantifier(function, target, args),
+            ("all" | "exists" | "exists_one" | "existsOne", 2) => self.quantifier(function, target, args),
             ("map", 2 | 3) => self.transform_list(target, args, 1),
             ("filter", 2) => self.filter(target, args),
-            ("transformList", 3 | 4) => self.transform_list(target, args, 2),
-            ("transformMap" | "transformMapEntry", 3 | 4) => self.transform_map(function, target, args),
+            ("all" | "exists" | "exists_one" | "existsOne", 3) if has_two_variables => {
+                self.quantifier(function, target, args)
+            }
+            ("transformList", 3 | 4) if has_two_variables => self.transform_list(target, args, 2),
+            ("transformMap" | "transformMapEntry", 3 | 4) if has_two_variables => {
+                self.transform_map(function, target, args)
+            }
             ("optMap" | "optFlatMap", 2) => self.optional(function, target, args),
-            ("bind", 3) if self.allows_bind && is_named(&target, "cel") => self.bind(args),
+            ("bind", 3) if self.optional.bind && is_named(&target, "cel") => self.bind(args),
             _ => self.method(function, target, args),
         }
     }

@@ -8,7 +8,7 @@ use crate::reserved_words;
 use super::ast::{Expr, Kind, Literal};
 use super::lexer::{self, Token, TokenKind};
 use super::literal_values;
-use super::macros::Expander;
+use super::macros::{Expander, OptionalMacros};
 use super::source::{Issues, Source};
 use super::tree_builder::{ParseAborted, ParseResult, TreeBuilder};
 
@@ -20,8 +20,8 @@ pub struct ParsedExpression {
     pub positions: Vec<usize>,
 }
 
-/// Parses an expression. `allows_bind` enables `cel.bind`.
-pub fn parse(source: &Source, allows_bind: bool, issues: &mut Issues) -> Option<ParsedExpression> {
+/// Parses an expression. `macros` are expanded beside those that every environment has.
+pub fn parse(source: &Source, macros: OptionalMacros, issues: &mut Issues) -> Option<ParsedExpression> {
     if source.len() > CEL_CHARS {
         let size = source.len();
         issues
@@ -30,7 +30,7 @@ pub fn parse(source: &Source, allows_bind: bool, issues: &mut Issues) -> Option<
     }
     let tokens = lexer::tokenize(source, issues);
     let builder = TreeBuilder::new(issues);
-    let mut parser = Parser { source, tokens, next: 0, allows_bind, builder, depth: 0 };
+    let mut parser = Parser { source, tokens, next: 0, macros, builder, depth: 0 };
     let root = parser.root_expression().ok()?;
     let positions = parser.builder.into_positions();
     issues.is_empty().then_some(ParsedExpression { root, positions })
@@ -42,7 +42,7 @@ struct Parser<'s> {
     /// The index of the next token.
     next: usize,
     /// Whether `cel.bind` is enabled.
-    allows_bind: bool,
+    macros: OptionalMacros,
     builder: TreeBuilder<'s>,
     /// The current recursion depth.
     depth: usize,
@@ -170,7 +170,7 @@ impl<'s> Parser<'s> {
 
     /// Expands macros at a position.
     fn expander(&mut self, position: usize) -> Expander<'_, 's> {
-        Expander { builder: &mut self.builder, position, allows_bind: self.allows_bind }
+        Expander { builder: &mut self.builder, position, optional: self.macros }
     }
 
     fn call(&mut self, position: usize, function: &str, args: Vec<Expr>) -> ParseResult<Expr> {

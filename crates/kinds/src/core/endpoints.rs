@@ -8,7 +8,7 @@ use pilothouse_apimachinery::field_value::{FieldValue, same};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::{meta, names};
 
-use super::address;
+use crate::address;
 use crate::allowed::core_v1;
 use crate::{KindRules, UpdateRules, ValidationRules, WarningRules};
 
@@ -54,7 +54,8 @@ fn validate(endpoints: &Value, errors: &mut ErrorList) {
             subset.required(errors, "must specify `addresses` or `notReadyAddresses`");
         }
         for address in lists.iter().flat_map(FieldValue::items) {
-            address.child("ip").syntax(errors, names::ip_address);
+            let ip = address.child("ip");
+            address::validate_ip(&ip.path, ip.text(), address::NOTHING_KNOWN, errors);
             address.child("hostname").syntax_if_set(errors, names::dns_label);
             if address.child("nodeName").is_set() {
                 address.child("nodeName").syntax(errors, names::dns_subdomain);

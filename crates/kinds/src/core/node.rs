@@ -9,7 +9,8 @@ use pilothouse_apimachinery::field_value::{FieldValue, mirror_first, present_mut
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 
-use super::{address, resources};
+use super::resources;
+use crate::address;
 use crate::allowed::core_v1;
 use crate::{
     DefaultingRules, KindRules, PreparationRules, Revalidation, StatusRules, ValidationRules, WarningRules,
@@ -91,7 +92,7 @@ fn validate(node: &Value, errors: &mut ErrorList) {
     }
     let Some(ranges) = spec.opt("podCIDRs") else { return };
     for range in ranges.items() {
-        range.syntax(errors, names::cidr);
+        address::validate_cidr(&range.path, range.text(), address::NOTHING_KNOWN, errors);
     }
     if ranges.len() > 1 {
         let texts = || ranges.value.items().iter().filter_map(Value::as_str);

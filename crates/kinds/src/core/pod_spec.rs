@@ -11,6 +11,7 @@ use pilothouse_apimachinery::{meta, names};
 use super::container::{self, PodContext};
 use super::volume::Volumes;
 use super::{affinity, pod_os, pod_resources, resources, security};
+use crate::address;
 use crate::allowed::core_v1::{PodSpec, Toleration};
 
 const MAX_NAMESERVERS: usize = 3;
@@ -119,7 +120,8 @@ fn validate_plain_fields(spec: &FieldValue<'_>, errors: &mut ErrorList) {
     }
     if let Some(aliases) = spec.opt("hostAliases") {
         for alias in aliases.items() {
-            alias.child("ip").syntax(errors, names::ip_address);
+            let ip = alias.child("ip");
+            address::validate_ip(&ip.path, ip.text(), address::NOTHING_KNOWN, errors);
             for name in alias.child("hostnames").items() {
                 name.syntax(errors, names::dns_subdomain);
             }
@@ -169,7 +171,7 @@ fn validate_dns(spec: &FieldValue<'_>, errors: &mut ErrorList) {
         servers.invalid(errors, &format!("must not have more than {MAX_NAMESERVERS} nameservers"));
     }
     for server in servers.items() {
-        server.syntax(errors, names::ip_address);
+        address::validate_ip(&server.path, server.text(), address::NOTHING_KNOWN, errors);
     }
     validate_searches(&config.child("searches"), errors);
     for option in config.child("options").items() {

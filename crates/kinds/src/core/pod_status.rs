@@ -9,8 +9,9 @@ use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 
 use super::pod_change::validate_annotations;
-use super::{address, pod_resources};
+use super::pod_resources;
 use crate::WriteContext;
+use crate::address;
 
 const STATUSES: [&str; 3] = ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"];
 const MAX_ID: i64 = i32::MAX as i64;
@@ -148,7 +149,7 @@ fn validate_addresses(
     let list = status.child(field);
     let old_addresses = address::collect_strings(old_status.read(field), "ip");
     for address in list.items() {
-        address::validate_unless_known(&address.path, address.str("ip"), &old_addresses, errors);
+        address::validate_ip(&address.path, address.str("ip"), &old_addresses, errors);
     }
     if list.len() > 1 {
         let texts = || list.value.items().iter().map(|entry| entry.str("ip"));

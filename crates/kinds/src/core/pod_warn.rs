@@ -12,7 +12,8 @@ use pilothouse_apimachinery::nano_quantity::NanoQuantity;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::annotations::{APPARMOR, SECCOMP_CONTAINER, SECCOMP_POD};
 
-use super::{address, node_label, volume_claim};
+use super::{node_label, volume_claim};
+use crate::address;
 use crate::limits::WARNING_PAIRS;
 
 const NULL_SELECTOR: &str = "a null labelSelector results in matching no pod";

@@ -10,7 +10,8 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::{meta, names};
 
 use super::endpoints::validate_endpoint_ip;
-use super::{address, service_change};
+use super::service_change;
+use crate::address;
 use crate::allowed::core_v1::{ServicePort, ServiceSpec};
 use crate::services::{HEADLESS, families, is_headless, needs_health_port, retained_fields};
 use crate::{
@@ -139,12 +140,13 @@ fn validate_any(service: &Value, old: &Value, errors: &mut ErrorList) {
     }
     validate_session_affinity(&spec, errors);
     if kind.text() != "ExternalName" {
-        families::validate(&spec, errors);
+        let old_cluster_ips = address::collect_strings(old_spec.read("clusterIPs"), "");
+        families::validate(&spec, &old_cluster_ips, errors);
     }
     let old_addresses = address::collect_strings(old_spec.read("externalIPs"), "");
     for external_ip in spec.child("externalIPs").items() {
         let error_count = errors.len();
-        address::validate_unless_known(&external_ip.path, external_ip.text(), &old_addresses, errors);
+        address::validate_ip(&external_ip.path, external_ip.text(), &old_addresses, errors);
         if errors.len() == error_count {
             validate_endpoint_ip(&external_ip, errors);
         }
@@ -286,10 +288,7 @@ fn validate_source_ranges(
                 .map(str::trim)
                 .collect();
         for range in ranges.items() {
-            let text = range.text().trim();
-            if !old_ranges.contains(text) {
-                meta::add_invalid(errors, &range.path, text, names::cidr(text));
-            }
+            address::validate_cidr(&range.path, range.text().trim(), &old_ranges, errors);
         }
         return;
     }
@@ -303,7 +302,7 @@ fn validate_source_ranges(
         return;
     }
     for range in ranges.split(',').map(str::trim) {
-        meta::add_invalid(errors, &path, range, names::cidr(range));
+        address::validate_cidr(&path, range, address::NOTHING_KNOWN, errors);
     }
 }
 

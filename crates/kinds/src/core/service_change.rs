@@ -6,7 +6,7 @@ use pilothouse_apimachinery::field_value::{FieldValue, same};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::{meta, names};
 
-use super::address;
+use crate::address;
 use crate::services::{families, needs_health_port};
 
 const IMMUTABLE_ONCE_SET: &str = "may not change once set";
@@ -56,8 +56,8 @@ pub fn validate_status(new: &Value, old: &Value, errors: &mut ErrorList) {
     );
     for point in ingress.items() {
         let (ip, mode) = (point.child("ip"), point.child("ipMode"));
-        if !ip.is_empty() && !old_addresses.contains(ip.text()) {
-            ip.syntax(errors, names::ip_address);
+        if !ip.is_empty() {
+            address::validate_ip(&ip.path, ip.text(), &old_addresses, errors);
         }
         match (ip.is_empty(), mode.is_set()) {
             (false, false) => mode.required(errors, "must be specified when `ip` is set"),

@@ -14,7 +14,7 @@ use super::Tolerance;
 pub(super) fn validate_conversion(
     conversion: &FieldValue<'_>,
     preserves_unknown: bool,
-    tolerance: Tolerance,
+    tolerance: Tolerance<'_>,
     errors: &mut ErrorList,
 ) {
     const WEBHOOK_ONLY: &str = "should not be set when strategy is not set to Webhook";

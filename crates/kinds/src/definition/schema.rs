@@ -7,6 +7,7 @@ use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::field::{FieldError, quoted};
 use pilothouse_apimachinery::field_value::FieldValue;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_structural::StoredExpressions;
 
 use super::structural;
 use crate::allowed::apiextensions_v1;
@@ -40,8 +41,13 @@ const ALLOWED_AT_ROOT: [(&str, &str); 22] = [
     ("x-kubernetes-validations", "XValidations"),
 ];
 
-/// Validates the schema of a version: the field `openAPIV3Schema` of `parent`.
-pub fn validate(parent: &FieldValue<'_>, has_status: bool, errors: &mut ErrorList) {
+/// Validates the schema of a version: the field `openAPIV3Schema` of `parent`. `stored`: the expressions that are not new.
+pub fn validate(
+    parent: &FieldValue<'_>,
+    has_status: bool,
+    stored: &StoredExpressions<'_>,
+    errors: &mut ErrorList,
+) {
     let schema = parent.child("openAPIV3Schema");
     if !schema.is_set() {
         return;
@@ -65,7 +71,7 @@ pub fn validate(parent: &FieldValue<'_>, has_status: bool, errors: &mut ErrorLis
     let is_structural = unsupported.is_none() && errors.len() == errors_before_structural;
     validate_schema(&schema, SchemaPosition { is_root: true, ..SchemaPosition::default() }, errors);
     if is_structural {
-        pilothouse_structural::check_rules(schema.value, &schema.path, errors);
+        pilothouse_structural::check_rules(schema.value, &schema.path, stored, errors);
     }
     if let Some(detail) = unsupported.filter(|_| errors.len() == errors_before) {
         errors.push(FieldError::invalid(&schema.path, "\"\"", &detail));
@@ -423,7 +429,7 @@ mod tests {
                     "properties":{{"x":{{"type":"object",{opaque}}},"d":{{"type":"integer","default":"x"}}}}}}}}}}"#
             ));
             let mut errors = ErrorList::new();
-            validate(&FieldValue::top_level(&object, "v"), false, &mut errors);
+            validate(&FieldValue::top_level(&object, "v"), false, &StoredExpressions::default(), &mut errors);
             assert!(errors.len() == 1 && errors[0].to_string().contains(expected), "{errors:?}");
         }
     }
@@ -540,13 +546,22 @@ mod tests {
         for (path, json, expected) in table.iter().filter(|(_, _, expected)| *expected != "x") {
             each_refused(
                 &base,
-                |object, errors| validate(&FieldValue::top_level(object, "v"), false, errors),
+                |object, errors| {
+                    validate(
+                        &FieldValue::top_level(object, "v"),
+                        false,
+                        &StoredExpressions::default(),
+                        errors,
+                    )
+                },
                 &[(path.as_str(), json, expected)],
             );
         }
         each_refused(
             &base,
-            |object, errors| validate(&FieldValue::top_level(object, "v"), true, errors),
+            |object, errors| {
+                validate(&FieldValue::top_level(object, "v"), true, &StoredExpressions::default(), errors)
+            },
             &[(
                 "v.openAPIV3Schema.x-kubernetes-map-type",
                 r#""atomic""#,

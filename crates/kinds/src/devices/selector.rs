@@ -8,7 +8,7 @@ use pilothouse_apimachinery::field::{FieldError, quoted};
 use pilothouse_apimachinery::field_value::FieldValue;
 use pilothouse_apimachinery::pattern::Patterns;
 use pilothouse_cel::types::{DeclKind, DeclType, Type};
-use pilothouse_cel::{Environment, Library};
+use pilothouse_cel::{Environment, RecentLibraries};
 
 /// The variable of the device.
 const DEVICE: &str = "device";
@@ -38,7 +38,7 @@ static ENVIRONMENT: LazyLock<Environment> = LazyLock::new(|| {
         ("attributes", by_domain_and_name(declare(DeclKind::Dyn, MAX_VALUE_LENGTH))),
         ("capacity", by_domain_and_name(declare(DeclKind::Quantity, 0))),
     ];
-    Environment::with_libraries(&[&Library::NEW[..], &[Library::Semver]].concat())
+    Environment::with_recent(RecentLibraries::STORED)
         .with_bind_macro()
         .variable(DEVICE, object_type("kubernetes.DRADevice", fields))
 });

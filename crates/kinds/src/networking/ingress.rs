@@ -7,8 +7,8 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::well_known::annotations;
 use pilothouse_apimachinery::{meta, names};
 
-use super::super::core::address;
 use super::super::{KindRules, MetadataRules, StatusRules, ValidationRules, WarningRules};
+use crate::address;
 use crate::allowed::networking_v1;
 
 /// The rules of an Ingress.
@@ -206,8 +206,8 @@ pub(super) fn validate_ingress_status(new: &Value, old: &Value, errors: &mut Err
     let old_addresses = address::collect_strings(ingress_points(old).value, "ip");
     for entry in ingress_points(new).items() {
         let (ip, host) = (entry.child("ip"), entry.child("hostname"));
-        if !ip.is_empty() && !old_addresses.contains(ip.text()) {
-            ip.syntax(errors, names::ip_address);
+        if !ip.is_empty() {
+            address::validate_ip(&ip.path, ip.text(), &old_addresses, errors);
         }
         host.syntax_if_set(errors, names::dns_subdomain);
         if names::parse_ip(host.text()).is_some() {

@@ -1,5 +1,7 @@
 //! NetworkPolicies.
 
+use std::collections::BTreeSet;
+
 use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
 use pilothouse_apimachinery::field::FieldError;
 use pilothouse_apimachinery::field_value::FieldValue;
@@ -7,11 +9,10 @@ use pilothouse_apimachinery::label_selector;
 use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 
-use super::super::core::address;
 use super::super::{
-    DefaultingRules, Generation, KindRules, MetadataRules, Revalidation, ValidationRules, WarningRules,
-    messages,
+    DefaultingRules, Generation, KindRules, MetadataRules, ValidationRules, WarningRules, messages,
 };
+use crate::address;
 use crate::allowed::networking_v1;
 
 /// The rules of a NetworkPolicy.
@@ -22,8 +23,8 @@ pub const RULES: KindRules = KindRules {
     },
     defaulting: DefaultingRules { default: default_policy, ..DefaultingRules::DEFAULT },
     validation: ValidationRules {
-        validate: validate_policy,
-        revalidation: Revalidation::Twice,
+        validate: |policy, errors| validate_policy(policy, address::NOTHING_KNOWN, errors),
+        validate_update: validate_policy_update,
         ..ValidationRules::DEFAULT
     },
     warnings: WarningRules { warn: warn_policy, ..WarningRules::DEFAULT },
@@ -42,8 +43,33 @@ pub fn default_policy(policy: &mut Value) {
     }
 }
 
-/// Validates a NetworkPolicy.
-pub(super) fn validate_policy(policy: &Value, errors: &mut ErrorList) {
+/// Validates an updated NetworkPolicy. Errors are found twice, as by the two functions of the reference. CIDRs of the old policy are
+/// accepted wherever they are: which of them are new cannot be told once rules move.
+fn validate_policy_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let old = FieldValue::top_level(old, "spec");
+    let mut known = BTreeSet::new();
+    for block in peers(&old).filter_map(|peer| peer.value.get("ipBlock")) {
+        known.insert(block.str("cidr"));
+        known.extend(
+            block.get("except").map(Value::items).unwrap_or_default().iter().filter_map(Value::as_str),
+        );
+    }
+    for _ in 0..2 {
+        validate_policy(new, &known, errors);
+    }
+}
+
+/// The peers of all rules.
+fn peers<'a>(spec: &FieldValue<'a>) -> impl Iterator<Item = FieldValue<'a>> {
+    let of_direction = |direction, peers| {
+        let rules: Vec<FieldValue<'a>> = spec.child(direction).items().collect();
+        rules.into_iter().flat_map(move |rule| rule.child(peers).items().collect::<Vec<_>>())
+    };
+    of_direction("ingress", "from").chain(of_direction("egress", "to"))
+}
+
+/// Validates a NetworkPolicy. `known`: the CIDRs that it had before.
+fn validate_policy(policy: &Value, known: &BTreeSet<&str>, errors: &mut ErrorList) {
     let spec = FieldValue::top_level(policy, "spec");
     label_selector::validate(&spec.child("podSelector"), errors);
     for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
@@ -52,7 +78,7 @@ pub(super) fn validate_policy(policy: &Value, errors: &mut ErrorList) {
                 validate_port(&port, errors);
             }
             for peer in rule.child(peers).items() {
-                validate_peer(&peer, errors);
+                validate_peer(&peer, known, errors);
             }
         }
     }
@@ -89,13 +115,13 @@ fn validate_port(node: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-fn validate_peer(peer: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_peer(peer: &FieldValue<'_>, known: &BTreeSet<&str>, errors: &mut ErrorList) {
     let (pods, namespaces, block) =
         (peer.child("podSelector"), peer.child("namespaceSelector"), peer.child("ipBlock"));
     label_selector::validate(&pods, errors);
     label_selector::validate(&namespaces, errors);
     if block.is_set() {
-        validate_ip_block(&block, errors);
+        validate_ip_block(&block, known, errors);
     }
     match (pods.is_set() || namespaces.is_set(), block.is_set()) {
         (false, false) => peer.required(errors, "must specify a peer"),
@@ -104,15 +130,15 @@ fn validate_peer(peer: &FieldValue<'_>, errors: &mut ErrorList) {
     }
 }
 
-fn validate_ip_block(block: &FieldValue<'_>, errors: &mut ErrorList) {
+fn validate_ip_block(block: &FieldValue<'_>, known: &BTreeSet<&str>, errors: &mut ErrorList) {
     let range = block.child("cidr");
     if !range.need(errors) {
         return;
     }
-    range.syntax(errors, names::cidr);
+    address::validate_cidr(&range.path, range.text(), known, errors);
     let Some(network) = names::parse_cidr(range.text()) else { return };
     for except in block.child("except").items() {
-        except.syntax(errors, names::cidr);
+        address::validate_cidr(&except.path, except.text(), known, errors);
         let Some(inner) = names::parse_cidr(except.text()) else { continue };
         if inner.prefix_len() <= network.prefix_len() || !network.contains(&inner.addr()) {
             except.invalid(errors, "must be a strict subset of `cidr`");

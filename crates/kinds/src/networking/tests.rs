@@ -1,11 +1,12 @@
 //! Each violation in a networking kind is refused.
 
 use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::features::{EnabledFeatures, Feature};
 use pilothouse_apimachinery::testing::{each_change_refused, each_refused, object};
 
 use super::super::testing::filled;
 use super::ingress::*;
-use super::policy::*;
+use super::policy::{self, *};
 use super::service_cidr::*;
 
 #[test]
@@ -115,7 +116,7 @@ fn network_policy_validation_refuses_each_violation() {
     assert_eq!(base.get_path(&["spec", "policyTypes"]), Some(&object(r#"["Ingress","Egress"]"#)));
     each_refused(
         &base,
-        validate_policy,
+        policy::RULES.validation.validate,
         &[
             ("spec.ingress.0.ports.0.protocol", r#""X""#, "\"TCP\", \"UDP\", \"SCTP\""),
             ("spec.ingress.0.ports.0.port", "0", "ports[0].port: Invalid value: 0"),
@@ -208,4 +209,30 @@ fn ingress_class_ip_address_and_service_cidr_validation_refuses_each_violation()
             "spec.cidrs[0]: Invalid value: \"10.0.1.0/24\": field is immutable",
         )],
     );
+}
+
+#[test]
+fn network_policy_keeps_ranges_that_strict_rules_refuse() {
+    let policy = |cidr: &str, except: &str| {
+        object(&format!(
+            r#"{{"spec":{{"podSelector":{{}},"policyTypes":["Ingress"],
+                "ingress":[{{"from":[{{"ipBlock":{{"cidr":"{cidr}","except":["{except}"]}}}}]}}]}}}}"#
+        ))
+    };
+    let strict = || ErrorList::with_features(EnabledFeatures::RELEASE.with(Feature::StrictIPCIDRValidation));
+    let (stored, rules) = (policy("10.0.0.1/8", "010.1.0.0/16"), policy::RULES.validation);
+    let mut errors = strict();
+    (rules.validate)(&stored, &mut errors);
+    assert_eq!(errors.len(), 2);
+    for (cidr, except, expected) in [
+        ("10.0.0.1/8", "010.1.0.0/16", 0),
+        ("10.0.0.0/8", "010.1.0.0/16", 0),
+        // Each is found by both validations of an update.
+        ("10.0.0.2/8", "010.1.0.0/16", 2),
+        ("10.0.0.1/8", "010.2.0.0/16", 2),
+    ] {
+        let mut errors = strict();
+        (rules.validate_update)(&policy(cidr, except), &stored, &mut errors);
+        assert_eq!(errors.len(), expected, "{cidr} {except}: {errors:?}");
+    }
 }

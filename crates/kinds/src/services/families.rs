@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
 use pilothouse_apimachinery::field_value::{FieldValue, same};
-use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
 
 use super::addresses::{self, Family};
 use super::{HEADLESS, is_headless, list, needs_address};
+use crate::address;
 use crate::allowed::core_v1::ServiceSpec;
 
 const SINGLE: &str = "SingleStack";
@@ -54,7 +54,9 @@ pub fn resolve(service: &mut Value, old: Option<&Value>, cluster: Families) -> R
         spec.set("ipFamilyPolicy", policy);
     }
     let mut errors = ErrorList::new();
-    validate(&FieldValue::top_level(service, "spec"), &mut errors);
+    let old_addresses = old_spec.and_then(|old_spec| old_spec.get("clusterIPs")).unwrap_or(&Value::Null);
+    let known = address::collect_strings(old_addresses, "");
+    validate(&FieldValue::top_level(service, "spec"), &known, &mut errors);
     fail_on_errors(&mut errors)?;
     let spec = service.entry("spec");
     let policy = spec.str("ipFamilyPolicy").to_owned();
@@ -202,8 +204,8 @@ pub fn set_address(service: &mut Value, index: usize, address: &str) {
     }
 }
 
-/// Validates that the addresses and families of a service are consistent.
-pub fn validate(spec: &FieldValue<'_>, errors: &mut ErrorList) {
+/// Validates that the addresses and families of a service are consistent. `known`: the addresses that it had before.
+pub fn validate(spec: &FieldValue<'_>, known: &BTreeSet<&str>, errors: &mut ErrorList) {
     let (cluster_ip, cluster_ips) = (spec.child("clusterIP"), spec.child("clusterIPs"));
     let first = cluster_ips.value.items().first().and_then(Value::as_str);
     match (cluster_ip.text(), first) {
@@ -232,7 +234,7 @@ pub fn validate(spec: &FieldValue<'_>, errors: &mut ErrorList) {
                 cluster_ips.invalid(errors, "'None' must be the first and only value");
             }
         } else {
-            address.syntax(errors, names::ip_address);
+            address::validate_ip(&address.path, address.text(), known, errors);
         }
         has_invalid |= errors.len() > error_count;
     }
@@ -507,7 +509,7 @@ mod tests {
         service.entry("spec").set("ipFamilies", many);
         let start = std::time::Instant::now();
         let mut errors = ErrorList::new();
-        validate(&FieldValue::top_level(&service, "spec"), &mut errors);
+        validate(&FieldValue::top_level(&service, "spec"), address::NOTHING_KNOWN, &mut errors);
         assert_eq!(errors.len(), 196_000);
         assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
     }

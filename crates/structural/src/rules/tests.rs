@@ -1,6 +1,8 @@
 //! Rules of definitions, and their evaluation for objects.
 
-use super::super::check_rules;
+use pilothouse_apimachinery::features::EnabledFeatures;
+
+use super::super::check_rules::{self, StoredExpressions};
 use super::*;
 
 fn value(text: &str) -> Value {
@@ -20,8 +22,37 @@ fn evaluate_rules(schema: &str, new: &str, old: Option<&str>) -> Vec<String> {
 
 fn check_schema_rules(schema: &str) -> Vec<String> {
     let mut errors = ErrorList::new();
-    check_rules::check(&value(schema), &FieldPath::new("s"), &mut errors);
+    check_rules::check(&value(schema), &FieldPath::new("s"), &StoredExpressions::default(), &mut errors);
     errors.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn only_stored_rules_may_use_functions_that_the_previous_release_lacks() {
+    let schema = |rule: &str| value(&schema_with_rules(&format!(r#"{{"rule":"{rule}"}}"#)));
+    let (two_variables, semver) = ("self.m.all(k, v, v != 'bad')", "isSemver(self.name)");
+    let features = EnabledFeatures::RELEASE;
+    let refused = |rule: &str, features, stored: &StoredExpressions<'_>| {
+        let mut errors = ErrorList::with_features(features);
+        check_rules::check(&schema(rule), &FieldPath::new("s"), stored, &mut errors);
+        !errors.is_empty()
+    };
+    for (rule, compatibility, expected) in [
+        (two_variables, (1, 31), true),
+        (two_variables, (1, 32), false),
+        (semver, (1, 32), true),
+        (semver, (1, 33), false),
+    ] {
+        let features = features.compatible_with(compatibility);
+        assert_eq!(
+            refused(rule, features, &StoredExpressions::default()),
+            expected,
+            "{rule} {compatibility:?}"
+        );
+        let old = schema(rule);
+        let mut stored = StoredExpressions::default();
+        stored.add(&old);
+        assert!(!refused(rule, features, &stored), "{rule} was accepted before");
+    }
 }
 
 /// A schema whose spec has these rules.
@@ -339,7 +370,13 @@ fn rule_cost_estimates_match_the_reference() {
         let (schema, mut rule_value) = (value(&schema), Value::object());
         rule_value.set("rule", rule);
         let decl_type = decl_types::from_schema(&schema, false, "selfType").unwrap();
-        let compiled = CompiledRule::compile(&rule_value, &schema, &decl_type, &mut Patterns::default());
+        let compiled = CompiledRule::compile(
+            &rule_value,
+            &schema,
+            &decl_type,
+            RuleLibraries::STORED,
+            &mut Patterns::default(),
+        );
         assert_eq!((compiled.compile_error, compiled.max_cost), (None, expected), "{rule} of {schema:?}");
     }
 }

@@ -5,9 +5,10 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use pilothouse_apimachinery::error_list::{ErrorList, WarningList};
+use pilothouse_apimachinery::features::Feature;
 use pilothouse_apimachinery::field::{FieldPath, quoted};
-use pilothouse_apimachinery::names;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_apimachinery::{meta, names};
 
 /// Converts an IPv4-mapped IPv6 address to IPv4.
 pub fn unmap(ip: IpAddr) -> IpAddr {
@@ -64,9 +65,7 @@ pub fn warn_cidr(path: &FieldPath, text: &str, warnings: &mut WarningList) {
             "{path}: CIDR value {rendered} is ambiguous in this context (should be {range} or {single}?)"
         ));
     }
-    let (address, digits) = text.split_once('/').unwrap_or((text, ""));
-    let is_canonical_length = digits.parse::<u8>().is_ok_and(|length| length.to_string() == digits);
-    if is_ipv4_mapped(ip) || !is_canonical_length || address.parse::<IpAddr>().is_err() {
+    if is_ipv4_mapped(ip) || strict_cidr(text).is_none() {
         warnings.push(format!(
             "{path}: non-standard CIDR value {rendered} will be considered invalid in a future Kubernetes release: use {range}"
         ));
@@ -99,15 +98,57 @@ pub fn collect_strings<'a>(list: &'a Value, field: &str) -> BTreeSet<&'a str> {
     list.items().iter().filter_map(text).collect()
 }
 
-/// Validates an address unless the old object had it.
-pub fn validate_unless_known(path: &FieldPath, text: &str, known: &BTreeSet<&str>, errors: &mut ErrorList) {
-    if !known.contains(text) {
-        pilothouse_apimachinery::meta::add_invalid(errors, path, text, names::ip_address(text));
+/// Validates an address of a field that is older than the strict rules, unless the old object had it.
+pub fn validate_ip(path: &FieldPath, text: &str, known: &BTreeSet<&str>, errors: &mut ErrorList) {
+    if known.contains(text) {
+        return;
     }
+    let mut problems = names::ip_address(text);
+    if problems.is_empty() && errors.features().has(Feature::StrictIPCIDRValidation) {
+        let problem = match text.parse::<IpAddr>() {
+            Err(_) => Some("must not have leading 0s"),
+            Ok(ip) if is_ipv4_mapped(ip) => Some("must not be an IPv4-mapped IPv6 address"),
+            Ok(_) => None,
+        };
+        problems.extend(problem.map(str::to_owned));
+    }
+    meta::add_invalid(errors, path, text, problems);
 }
+
+/// Validates a CIDR of a field that is older than the strict rules, unless the old object had it.
+pub fn validate_cidr(path: &FieldPath, text: &str, known: &BTreeSet<&str>, errors: &mut ErrorList) {
+    if known.contains(text) {
+        return;
+    }
+    let mut problems = names::cidr(text);
+    if problems.is_empty() && errors.features().has(Feature::StrictIPCIDRValidation) {
+        let problem = match strict_cidr(text) {
+            None => Some("must not have leading 0s in IP or prefix length"),
+            Some(cidr) if is_ipv4_mapped(cidr.addr()) => Some("must not have an IPv4-mapped IPv6 address"),
+            Some(cidr) if cidr.addr() != cidr.network() => {
+                Some("must not have bits set beyond the prefix length")
+            }
+            Some(_) => None,
+        };
+        problems.extend(problem.map(str::to_owned));
+    }
+    meta::add_invalid(errors, path, text, problems);
+}
+
+/// A CIDR without leading zeros.
+fn strict_cidr(text: &str) -> Option<IpNet> {
+    let (address, digits) = text.split_once('/')?;
+    let length: u8 = digits.parse().ok().filter(|length: &u8| length.to_string() == digits)?;
+    IpNet::new(address.parse().ok()?, length).ok()
+}
+
+/// What an object without a predecessor had: nothing.
+pub const NOTHING_KNOWN: &BTreeSet<&str> = &BTreeSet::new();
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_apimachinery::features::EnabledFeatures;
+
     use super::*;
 
     #[test]
@@ -152,5 +193,39 @@ mod tests {
             is_dual_stack(["10.0.0.1", "::1"].into_iter())
                 && !is_dual_stack(["10.0.0.1", "10.0.0.2"].into_iter())
         );
+    }
+
+    #[test]
+    fn strict_rules_refuse_ambiguous_notations() {
+        type Check = fn(&FieldPath, &str, &BTreeSet<&str>, &mut ErrorList);
+        let strict = EnabledFeatures::RELEASE.with(Feature::StrictIPCIDRValidation);
+        let problem = |check: Check, features, text: &str, known: &BTreeSet<&str>| {
+            let mut errors = ErrorList::with_features(features);
+            check(&FieldPath::new("a"), text, known, &mut errors);
+            errors.iter().map(ToString::to_string).collect::<String>()
+        };
+        let table: [(Check, &str, &str); 11] = [
+            (validate_ip, "10.0.0.1", ""),
+            (validate_ip, "FE80:0:0::1", ""),
+            (validate_ip, "010.0.0.1", "must not have leading 0s"),
+            (validate_ip, "::ffff:1.2.3.4", "must not be an IPv4-mapped IPv6 address"),
+            (validate_cidr, "10.0.0.0/8", ""),
+            (validate_cidr, "2001:DB8:0::/64", ""),
+            (validate_cidr, "010.0.0.0/8", "must not have leading 0s in IP or prefix length"),
+            (validate_cidr, "10.0.0.0/08", "must not have leading 0s in IP or prefix length"),
+            (validate_cidr, "::ffff:10.0.0.0/104", "must not have an IPv4-mapped IPv6 address"),
+            (validate_cidr, "10.0.0.1/8", "must not have bits set beyond the prefix length"),
+            (validate_cidr, "10.0.0.1/32", ""),
+        ];
+        for (check, text, expected) in table {
+            assert_eq!(problem(check, EnabledFeatures::RELEASE, text, NOTHING_KNOWN), "", "{text}");
+            let refusal = problem(check, strict, text, NOTHING_KNOWN);
+            assert_eq!(refusal.is_empty(), expected.is_empty(), "{text}: {refusal}");
+            assert!(refusal.ends_with(expected), "{text}: {refusal}");
+            assert_eq!(problem(check, strict, text, &BTreeSet::from([text])), "", "{text} was there before");
+        }
+        for check in [validate_ip as Check, validate_cidr] {
+            assert!(problem(check, strict, "nope", NOTHING_KNOWN).contains("must be a valid"));
+        }
     }
 }
