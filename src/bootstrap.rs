@@ -8,7 +8,7 @@ pub mod kubernetes_service;
 mod roles;
 pub mod system_config_maps;
 
-pub use cluster::{ClusterInputs, create_objects};
+pub use cluster::{ClusterInputs, create_objects, steps};
 pub use roles::roles;
 
 use std::collections::BTreeSet;

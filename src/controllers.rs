@@ -4,9 +4,9 @@
 //! [`runner::Controller`]. One informer notifies them of changes. Their work waits in a queue (`queue.rs`). Their writes go through
 //! the verbs (`client.rs`) like those of other clients. See docs/controllers.md.
 
-mod apiservice_registration;
+pub mod apiservice_registration;
 mod attempts;
-mod availability;
+pub mod availability;
 pub mod bootstrap_tokens;
 pub mod client;
 mod clusterrole_aggregation;
@@ -15,7 +15,7 @@ mod csr_cleaner;
 pub mod descriptors;
 mod events;
 pub mod expiry;
-mod extension_documents;
+pub mod extension_documents;
 mod flow_schemas;
 mod garbagecollector;
 mod informer;
@@ -23,9 +23,9 @@ pub mod lease;
 mod legacy_serviceaccount_token_cleaner;
 mod namespace;
 pub mod object_meta;
-mod own_objects;
-mod peer_discovery;
-mod peer_record;
+pub mod own_objects;
+pub mod peer_discovery;
+pub mod peer_record;
 mod per_namespace;
 mod per_object;
 mod podgc;
@@ -35,14 +35,14 @@ pub mod resource_index;
 mod resourcequota;
 pub mod runner;
 pub mod server_identity;
-mod server_leases;
-mod service_repair;
+pub mod server_leases;
+pub mod service_repair;
 pub mod serviceaccount_token;
 pub mod start;
 mod storage_version_migrator;
 mod storage_versions;
 mod storageversion_garbage_collector;
-mod token_use;
+pub mod token_use;
 
 mod ttl_after_finished;
 mod validatingadmissionpolicy_status;

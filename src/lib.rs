@@ -10,13 +10,15 @@
 //! - `live_index` keeps views of stored objects that are never older than the last answered write: roles, policies, webhooks;
 //! - [`controllers`] reconcile the cluster, `bootstrap` creates the objects of a fresh one, `apiextensions` follows
 //!   CustomResourceDefinitions, `aggregation` finds extension API servers, `peers` the other servers on the same etcd;
-//! - [`pki`] makes keys and certificates, [`metrics`] and [`telemetry`] tell the operator, `limits` holds every bound that a client
+//! - [`pki`] makes keys and certificates, [`metrics`] and [`telemetry`] tell the operator, `profiles` shows where time and
+//!   memory go, `activity` what the actors do, `limits` holds every bound that a client
 //!   can reach.
 //!
 //! The crates below it: `pilothouse_actors` has the stores, the watches and the log; `pilothouse_client` makes outgoing calls;
 //! `pilothouse_api` and the others hold the rules of the API as pure functions: schemas, codecs, kinds (`pilothouse_kinds::table`
 //! lists them), patches, server-side apply, CEL, custom resources.
 
+mod activity;
 mod admission;
 mod aggregation;
 mod apiextensions;
@@ -35,6 +37,7 @@ mod live_index;
 pub mod metrics;
 mod peers;
 pub mod pki;
+mod profiles;
 mod registry;
 pub mod server;
 pub mod telemetry;

@@ -38,6 +38,20 @@ pub const REQUEST_HEAD_BYTES: usize = 96 << 10;
 pub const REQUEST_HEADERS: usize = 16_384;
 /// Bytes of a request body; the reference's value.
 pub const REQUEST_BODY_BYTES: usize = 3 << 20;
+/// Samples of the processor time that a CPU profile takes in a second; Go's value.
+pub const CPU_PROFILE_FREQUENCY: i32 = 100;
+/// The length of a CPU profile whose client asks for none, in seconds; Go's value.
+pub const CPU_PROFILE_SECONDS: u64 = 30;
+/// The longest CPU profile, in seconds.
+pub const MAX_CPU_PROFILE_SECONDS: u64 = 300;
+/// Memory of the table of stacks that the first CPU profile makes.
+pub const CPU_PROFILER_BYTES: usize = 68 << 20;
+/// How long a start waits for its hooks. Then the server is ready, and its health checks tell which are missing.
+pub const START_HOOKS_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long /debug/actors waits for the answer of an actor.
+pub const ACTIVITY_TIMEOUT: Duration = Duration::from_secs(1);
+/// Connections of the debug socket.
+pub const DEBUG_SOCKET_CONNECTIONS: usize = 16;
 /// Bytes of a new value for a flag at run time.
 pub const FLAG_BYTES: usize = 64;
 /// How long a writer waits for its turn at an object after a conflict. Then it tries without one: a request with slow admission

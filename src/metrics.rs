@@ -28,7 +28,7 @@ mod log_lines;
 pub mod match_conditions;
 pub mod memory;
 pub mod outgoing;
-mod own_process;
+pub mod own_process;
 pub mod peers;
 pub mod pod_security;
 pub mod policies;

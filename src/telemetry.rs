@@ -121,6 +121,11 @@ pub fn lost_lines() -> LostLines {
     LostLines { dropped: QUEUE.dropped(), limited: LIMIT.limited() }
 }
 
+/// Whether nobody writes the log any more. Lines that come are dropped then.
+pub fn has_writer_ended() -> bool {
+    QUEUE.has_writer_ended()
+}
+
 fn install_verbosity_setter<S: 'static>(logging: &Logging, handle: Handle<EnvFilter, S>) {
     let logging = logging.clone();
     let set = move |verbosity| {

@@ -8,10 +8,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use actix::prelude::*;
+use pilothouse_types::activity::Activity;
 use pilothouse_types::authentication::{Authenticated, Refusal, UNKNOWN_TOKEN};
 use pilothouse_types::identity::{Credentials, Identity};
 
 use crate::answer::{Answer, DecisionChain, run_chain};
+use crate::describe::Describe;
 use crate::limits::AUTH_MAILBOX;
 
 /// Verifies one kind of credentials.
@@ -105,6 +107,15 @@ impl Actor for Authenticator {
 
     fn started(&mut self, context: &mut Self::Context) {
         context.set_mailbox_capacity(AUTH_MAILBOX);
+    }
+}
+
+impl Handler<Describe> for Authenticator {
+    type Result = MessageResult<Describe>;
+
+    fn handle(&mut self, _: Describe, _: &mut Self::Context) -> Self::Result {
+        // It has no state: what it does is in the time until this answer.
+        MessageResult(Activity::here(Vec::new(), Vec::new()))
     }
 }
 

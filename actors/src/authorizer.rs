@@ -7,10 +7,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use actix::prelude::*;
+use pilothouse_types::activity::Activity;
 use pilothouse_types::authorization::{Action, Decision, ExplainedDecision, Grants, Selection};
 use pilothouse_types::identity::Identity;
 
 use crate::answer::{Answer, DecisionChain, run_chain};
+use crate::describe::Describe;
 use crate::limits::AUTH_MAILBOX;
 
 /// A source of authorization rules.
@@ -121,6 +123,15 @@ impl Actor for Authorizer {
 
     fn started(&mut self, context: &mut Self::Context) {
         context.set_mailbox_capacity(AUTH_MAILBOX);
+    }
+}
+
+impl Handler<Describe> for Authorizer {
+    type Result = MessageResult<Describe>;
+
+    fn handle(&mut self, _: Describe, _: &mut Self::Context) -> Self::Result {
+        // It has no state: what it does is in the time until this answer.
+        MessageResult(Activity::here(Vec::new(), Vec::new()))
     }
 }
 

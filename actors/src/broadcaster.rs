@@ -26,9 +26,11 @@ use std::time::Duration;
 use actix::prelude::*;
 
 pub use self::messages::{CloseAll, CloseType, Subscribe, SubscriptionId, Unsubscribe};
+use pilothouse_types::activity::{Activity, QueueDepth, SlowWatch, retain_slowest};
 use pilothouse_types::object::TypeName;
 
 use self::type_watchers::{TypeWatchers, WakeQueue, WakeTask, Watcher};
+use crate::describe::Describe;
 use crate::fatal::Fatal;
 use crate::limits::{
     BOOKMARK_INTERVAL, BOOKMARK_SLOTS, BROADCAST_EVENTS_PER_TURN, BROADCASTER_MAILBOX, CLOSED_AT_ONCE,
@@ -122,6 +124,30 @@ impl Handler<Published> for Broadcaster {
 
     fn handle(&mut self, _: Published, context: &mut Self::Context) {
         self.dispatch(context);
+    }
+}
+
+impl Handler<Describe> for Broadcaster {
+    type Result = MessageResult<Describe>;
+
+    fn handle(&mut self, _: Describe, _: &mut Self::Context) -> Self::Result {
+        let watchers = self.watchers_by_type.values().map(|watchers| watchers.members.len());
+        let numbers = vec![
+            ("watches", watchers.sum::<usize>() as u64),
+            ("watched_types", self.watchers_by_type.len() as u64),
+        ];
+        let queues = vec![QueueDepth::unbounded("wakes", self.to_wake.len())];
+        let mut slow_watches = Vec::new();
+        for (type_name, watchers) in &self.watchers_by_type {
+            watchers.for_each(|watcher| {
+                let unread = watcher.waker.unread();
+                if unread > 0 {
+                    slow_watches.push(SlowWatch { type_name: type_name.to_string(), unread });
+                }
+            });
+        }
+        retain_slowest(&mut slow_watches);
+        MessageResult(Activity { slow_watches, ..Activity::here(queues, numbers) })
     }
 }
 

@@ -16,15 +16,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use actix::{Actor, AsyncContext, Context, Handler, Message, Recipient};
+use actix::{Actor, AsyncContext, Context, Handler, Message, MessageResult, Recipient};
+use pilothouse_types::activity::{Activity, QueueDepth};
 use pilothouse_types::error::StoreError;
 use pilothouse_types::object::{Revision, TypeName};
 
+use crate::describe::Describe;
 use crate::engine::{Batch, Engine, EngineError, Stats, Write};
 use crate::fatal::Fatal;
 use crate::history_bounds::HistoryBounds;
 use crate::limits::{
-    BATCH_BYTES, BATCH_WRITES, IDLE_PAUSE_ROUNDS, RESERVED_BATCH_BYTES, TRIM_PER_BATCH, TRIM_PER_WRITE,
+    BATCH_BYTES, BATCH_WRITES, COMMITTER_WRITES, IDLE_PAUSE_ROUNDS, RESERVED_BATCH_BYTES, TRIM_PER_BATCH,
+    TRIM_PER_WRITE,
 };
 use crate::log_time::LogClock;
 use crate::space::{Space, SpaceLevel, SpaceLimits};
@@ -384,6 +387,18 @@ impl Handler<Commit> for Committer {
             self.gathering = true;
             ctx.notify(Gathered);
         }
+    }
+}
+
+impl Handler<Describe> for Committer {
+    type Result = MessageResult<Describe>;
+
+    fn handle(&mut self, _: Describe, _: &mut Self::Context) -> Self::Result {
+        let queues = vec![
+            QueueDepth::bounded("writes", self.waiting.len(), COMMITTER_WRITES),
+            QueueDepth::unbounded("trims", self.deps.trims.len()),
+        ];
+        MessageResult(Activity::here(queues, Vec::new()))
     }
 }
 

@@ -13,6 +13,7 @@ use actix::{
     ResponseFuture, WrapFuture as _,
 };
 
+use pilothouse_types::activity::Activity;
 use pilothouse_types::clock::Clock;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::memory::MemoryBudget;
@@ -22,6 +23,7 @@ use tokio::sync::{oneshot, watch};
 use crate::archive::{Archive, ArchiveReader};
 use crate::backup::BackupSource;
 use crate::committer::{self, CommitObserver, Committer, CommitterDeps};
+use crate::describe::Describe;
 use crate::encryption::Encryption;
 use crate::engine::{Engine, EngineError};
 use crate::fatal::Fatal;
@@ -77,6 +79,11 @@ pub enum Released {
 #[derive(Message)]
 #[rtype(result = "Vec<TypeName>")]
 pub struct Types;
+
+/// Lists the stores that have started. Answers at once. On Full the sender waits; on Closed the server ends.
+#[derive(Message)]
+#[rtype(result = "Vec<(TypeName, Addr<Store>)>")]
+pub struct RunningStores;
 
 /// Ends storage: accepted writes become durable, the log is closed, stores and their threads end. Answers when the log may be
 /// opened again, or Unavailable if some writes failed.
@@ -413,6 +420,23 @@ impl Handler<Types> for Directory {
 
     fn handle(&mut self, _: Types, _: &mut Self::Context) -> Self::Result {
         MessageResult(self.types())
+    }
+}
+
+impl Handler<RunningStores> for Directory {
+    type Result = MessageResult<RunningStores>;
+
+    fn handle(&mut self, _: RunningStores, _: &mut Self::Context) -> Self::Result {
+        MessageResult(self.running.iter().map(|(name, store)| (name.clone(), store.clone())).collect())
+    }
+}
+
+impl Handler<Describe> for Directory {
+    type Result = MessageResult<Describe>;
+
+    fn handle(&mut self, _: Describe, _: &mut Self::Context) -> Self::Result {
+        let (running, idle) = (self.running.len() as u64, self.idle.len() as u64);
+        MessageResult(Activity::here(Vec::new(), vec![("running_stores", running), ("idle_types", idle)]))
     }
 }
 

@@ -12,6 +12,8 @@
 //! - [`authenticator`] and [`authorizer`] check requests;
 //! - [`ports`] allocates node ports; [`range_allocator`] allocates by a [`shared_range`], a record that several servers share; [`rates`]
 //!   limits event rates;
+//! - [`start_steps`] are the steps of a start;
+//! - [`describe`] asks an actor what it does;
 //! - [`batcher`] batches concurrent changes of one object; [`fair_queuing`] is API Priority and Fairness.
 
 pub mod answer;
@@ -23,6 +25,7 @@ pub mod batcher;
 pub mod broadcaster;
 pub mod checkpoints;
 pub mod committer;
+pub mod describe;
 pub mod directory;
 pub mod disk_bytes;
 pub mod encryption;
@@ -49,6 +52,7 @@ pub mod shared_range;
 pub mod shared_storage;
 pub mod snapshot;
 pub mod space;
+pub mod start_steps;
 pub mod storage_health;
 pub mod store;
 pub mod throttle;

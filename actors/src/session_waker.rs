@@ -149,6 +149,11 @@ impl SessionWaker {
         }
     }
 
+    /// How many events were announced to a session whose client has left earlier ones unread.
+    pub fn unread(&self) -> usize {
+        self.state.lock().unread
+    }
+
     /// Takes the reasons, if there are any. The session reads its window after this: an event that comes during the read is a new
     /// reason.
     pub fn take_reasons(&self) -> Option<WakeReasons> {

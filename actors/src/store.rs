@@ -142,6 +142,14 @@ impl Order {
         }
     }
 
+    /// How many writes are on their way.
+    fn pending_writes(&self) -> usize {
+        match self {
+            Order::Log(order) => order.pending.len(),
+            Order::Shared(order) => order.pending_writes(),
+        }
+    }
+
     /// Whether no write can succeed any more.
     fn is_unavailable(&self, state: &TypeState) -> bool {
         match self {

@@ -40,10 +40,28 @@ pub async fn kubernetes(
     catalog: &Catalog,
     service_config: &KubernetesService,
 ) -> Result<()> {
+    let cidr = default_service_cidr(backend, catalog, service_config).await;
+    cidr.and(service_and_endpoints(backend, catalog, service_config).await)
+}
+
+/// Restores the default ServiceCIDR.
+pub async fn default_service_cidr(
+    backend: &Backend,
+    catalog: &Catalog,
+    service_config: &KubernetesService,
+) -> Result<()> {
+    ensure_service_cidr(&OwnClient::new(backend, catalog), service_config).await
+}
+
+/// Restores the service and its endpoints.
+pub async fn service_and_endpoints(
+    backend: &Backend,
+    catalog: &Catalog,
+    service_config: &KubernetesService,
+) -> Result<()> {
     let client = OwnClient::new(backend, catalog);
-    let result =
-        ensure_service_cidr(&client, service_config).await.and(ensure_service(&client, service_config).await);
-    result.and(service_config.endpoint.reconcile(&client).await)
+    let service = ensure_service(&client, service_config).await;
+    service.and(service_config.endpoint.reconcile(&client).await)
 }
 
 /// Takes this server out of the endpoints, because it ends.

@@ -33,11 +33,9 @@ const IN_MEMORY: &str = "the history in memory is bounded by bytes and by time";
 
 /// The flags without effect.
 const INEFFECTIVE: &[Ineffective] = &[
-    ineffective("contention-profiling", Bool, "there is no profile of locks"),
     ineffective("coordinated-leadership-lease-duration", Text, OWN_ELECTION),
     ineffective("coordinated-leadership-renew-deadline", Text, OWN_ELECTION),
     ineffective("coordinated-leadership-retry-period", Text, OWN_ELECTION),
-    ineffective("debug-socket-path", Text, "debug pages are on the secure port"),
     ineffective("default-watch-cache-size", Text, IN_MEMORY),
     ineffective("enable-logs-handler", Bool, "/logs is not served"),
     ineffective("kubelet-read-only-port", Text, "no request goes to that port, in the reference either"),

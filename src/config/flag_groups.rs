@@ -564,9 +564,16 @@ pub struct Logging {
     /// Log verbosity: 0 info, 4 debug, 6 trace. The variable RUST_LOG takes precedence.
     #[arg(short = 'v', long = "v", default_value_t = 0, value_name = "LEVEL")]
     pub verbosity: u32,
-    /// Serve /debug/flags/v, which changes the log verbosity at run time.
+    /// Serve profiles at /debug/pprof/, what actors do at /debug/actors, and /debug/flags/v, which changes the log verbosity at run
+    /// time. All need authorization.
     #[arg(long, action = ArgAction::Set, default_value_t = true)]
     pub profiling: bool,
+    /// Measure how long threads wait for locks, for /debug/pprof/block and /debug/pprof/mutex.
+    #[arg(long, action = ArgAction::Set, default_value_t = false)]
+    pub contention_profiling: bool,
+    /// Serve profiles and /debug/flags/v on this Unix socket as well, to everybody who may open it; empty for none.
+    #[arg(long, default_value = "", value_name = "PATH")]
+    pub debug_socket_path: String,
     /// Log verbosity of single modules: http=6,pki=4.
     #[arg(long, value_delimiter = ',', value_name = "MODULE=LEVEL,...")]
     pub vmodule: Vec<String>,

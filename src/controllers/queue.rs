@@ -175,6 +175,11 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     pub fn depth(&self) -> usize {
         self.ready.len()
     }
+
+    /// The number of keys that wait for their time.
+    pub fn delayed(&self) -> usize {
+        self.delayed.len()
+    }
 }
 
 #[cfg(test)]

@@ -15,13 +15,17 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use futures::future::LocalBoxFuture;
+use pilothouse_actors::describe::Describe;
 use pilothouse_actors::event::{Change, Event};
 use pilothouse_actors::snapshot::Snapshot;
+use pilothouse_actors::start_steps::StartSteps;
 use pilothouse_apimachinery::status::Result;
+use pilothouse_types::activity::{Activity, QueueDepth};
 use pilothouse_types::clock::{Clock, Moment, Timestamp};
 use pilothouse_types::object::{Object, Revision, TypeName};
 use tokio::sync::oneshot;
 
+use crate::activity::ActivityRegistry;
 use crate::metrics::Metrics;
 
 use super::lease::{Leadership, Wake};
@@ -165,6 +169,10 @@ pub struct RunnerDeps {
     pub clock: Clock,
     /// Counts the work of the controllers.
     pub metrics: Arc<Metrics>,
+    /// Where its actor is known.
+    pub activity: ActivityRegistry,
+    /// Where it is noted that it has seen all objects.
+    pub steps: StartSteps,
     /// Whether this server holds the lease.
     pub leadership: Leadership,
     /// Whether the server is stopping.
@@ -213,6 +221,8 @@ pub struct Runner<K: WorkKey> {
     in_progress: usize,
     /// Whether the informer has caught up.
     is_caught_up: bool,
+    /// Whether it ever has.
+    is_started: bool,
     last_snapshots: LastSnapshots,
     /// The numbers of added and retried keys at the last update of the metrics.
     counted_totals: (u64, u64),
@@ -241,13 +251,17 @@ impl<K: WorkKey> Runner<K> {
             queue,
             in_progress: 0,
             is_caught_up: false,
+            is_started: false,
             last_snapshots: LastSnapshots::default(),
             counted_totals: (0, 0),
             timer: None,
             deps,
             _ended: ended,
         };
-        runner.start()
+        let activity = runner.deps.activity.clone();
+        let address = runner.start();
+        activity.add("controller", name, &address);
+        address
     }
 
     /// Gives free workers keys, and sets the timer for delayed ones.
@@ -321,6 +335,20 @@ impl<K: WorkKey> Actor for Runner<K> {
     type Context = Context<Self>;
 }
 
+impl<K: WorkKey> Handler<Describe> for Runner<K> {
+    type Result = MessageResult<Describe>;
+
+    fn handle(&mut self, _: Describe, _: &mut Self::Context) -> Self::Result {
+        let queues = vec![
+            QueueDepth::unbounded("keys", self.queue.depth()),
+            QueueDepth::unbounded("delayed", self.queue.delayed()),
+            QueueDepth::bounded("in_progress", self.in_progress, self.controller.workers()),
+        ];
+        let numbers = vec![("added", self.queue.added), ("retries", self.queue.retries)];
+        MessageResult(Activity::here(queues, numbers))
+    }
+}
+
 impl<K: WorkKey> Handler<Listed> for Runner<K> {
     type Result = ();
 
@@ -363,6 +391,9 @@ impl<K: WorkKey> Handler<CaughtUp> for Runner<K> {
 
     fn handle(&mut self, _: CaughtUp, ctx: &mut Self::Context) {
         self.is_caught_up = true;
+        if !std::mem::replace(&mut self.is_started, true) {
+            self.deps.steps.complete(self.name);
+        }
         self.dispatch(ctx);
     }
 }

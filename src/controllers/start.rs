@@ -11,10 +11,12 @@ use actix::prelude::*;
 use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::notifier::ChangeNotifiers;
+use pilothouse_actors::start_steps::StartSteps;
 use pilothouse_api::quota::Features;
 use pilothouse_types::clock::Clock;
 use tokio::sync::{Mutex, oneshot, watch};
 
+use crate::activity::ActivityRegistry;
 use crate::aggregation::Extensions;
 use crate::auth::service_account::legacy_use::LegacyUseReceiver;
 use crate::metrics::Metrics;
@@ -151,6 +153,10 @@ pub struct SharedDeps {
     pub clock: Clock,
     /// Counts the work of the controllers.
     pub metrics: Arc<Metrics>,
+    /// Where the actors of controllers are known, to be asked what they do.
+    pub activity: ActivityRegistry,
+    /// Where each controller notes that it has seen all objects.
+    pub steps: StartSteps,
     /// Publishes the controllers that are down.
     pub down: watch::Sender<Down>,
     /// Receives the use of legacy tokens.
@@ -218,8 +224,18 @@ impl ControllerContext {
         controller_deps: ControllerDeps,
         stopping: ShutdownFlag,
     ) -> (ControllerContext, Vec<ExtraController>) {
-        let SharedDeps { notifiers, stores, clock, metrics, down, uses, authorities, extra_controllers } =
-            shared;
+        let SharedDeps {
+            notifiers,
+            stores,
+            clock,
+            metrics,
+            activity,
+            steps,
+            down,
+            uses,
+            authorities,
+            extra_controllers,
+        } = shared;
         let context = ControllerContext {
             backend: controller_deps.backend,
             catalogs: Rc::new(controller_deps.catalogs),
@@ -233,7 +249,7 @@ impl ControllerContext {
             peers: controller_deps.peers,
             uses: Rc::new(Mutex::new(uses)),
             authorities,
-            deps: RunnerDeps { clock, metrics, leadership: Leadership::default(), stopping },
+            deps: RunnerDeps { clock, metrics, activity, steps, leadership: Leadership::default(), stopping },
             down: Rc::new(down),
         };
         (context, extra_controllers)

@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use actix::Arbiter;
 use futures::FutureExt as _;
 use futures::future::{Either, LocalBoxFuture, select};
+use pilothouse_types::activity::QueueDepth;
 use pilothouse_types::clock::{Clock, Moment};
 use pilothouse_types::lock::Lock;
 use tokio::sync::{Notify, Semaphore, oneshot};
@@ -130,6 +131,27 @@ impl<B: 'static> HeavyPool<B> {
         let (job, result) = job(|backend: Rc<B>| async move { work(&backend) });
         let _ticket = self.step_lane(owner).enter(owner, job)?;
         result.await.map_err(|_| HeavyError::Failed)
+    }
+
+    /// What waits in each lane, and what runs.
+    pub fn queues(&self) -> Vec<QueueDepth> {
+        let lanes = [
+            ("shared", &self.shared),
+            ("exempt", &self.exempt),
+            ("shared steps", &self.shared_steps),
+            ("exempt steps", &self.exempt_steps),
+        ];
+        let depths = lanes.into_iter().flat_map(|(name, lane)| {
+            let state = lane.state.lock();
+            let waiting = QueueDepth {
+                name: format!("heavy work that waits, {name}"),
+                depth: state.queue.len(),
+                bound: Some(lane.bounds.waiting).filter(|bound| *bound != usize::MAX),
+            };
+            let running = state.running.values().sum();
+            [waiting, QueueDepth::unbounded(format!("heavy work that runs, {name}"), running)]
+        });
+        depths.collect()
     }
 
     fn lane(&self, owner: &WorkOwner) -> &Arc<Lane<B>> {

@@ -1,5 +1,6 @@
 //! Handles requests once they are read: the filter chain that all of them pass, and the server's own endpoints.
 
+mod actors;
 pub mod app;
 pub mod audit;
 pub mod backup;
@@ -8,7 +9,7 @@ mod budgeted_body;
 pub mod connect;
 mod cors;
 mod deadline;
-mod debug_flags;
+pub mod debug_flags;
 pub mod debug_pages;
 mod documents;
 mod established;
@@ -19,7 +20,8 @@ pub mod merged_discovery;
 mod metered_body;
 mod metrics;
 pub mod openapi;
-mod render;
+pub mod profiling;
+pub(super) mod render;
 mod request_trace;
 mod resource;
 mod seated_body;

@@ -103,6 +103,12 @@ fn seconds(time: TimeVal) -> f64 {
     time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6
 }
 
+/// The resident memory of the process; 0 if it cannot be read.
+pub fn resident_bytes() -> usize {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    field_bytes(&status, "VmRSS:").and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0)
+}
+
 /// A memory field of /proc/self/status, which is in kilobytes. Other files count pages, whose size differs between machines.
 fn field_bytes(status: &str, field: &str) -> Option<i64> {
     let value = status.lines().find_map(|line| line.strip_prefix(field))?;

@@ -4,6 +4,7 @@
 //! worker thread runs its own broadcaster, authenticator and authorizer, so that checks and wakes cross no thread. Watch sessions
 //! run on the worker of their connection. Each group of parts is assembled in a file of its own.
 
+mod activity;
 mod admission_settings;
 mod allocators;
 mod audit;
@@ -12,6 +13,7 @@ mod authentication;
 mod authorization;
 mod controller_setup;
 mod custom_resources;
+mod debug_socket;
 mod encryption;
 mod etcd;
 mod etcd_metrics;
@@ -21,6 +23,7 @@ mod openid;
 mod peers;
 mod reload;
 mod shared_state;
+mod start_hooks;
 pub(crate) mod storage;
 mod traces;
 mod watch_setup;
@@ -60,6 +63,7 @@ use self::auth_setup::AuthSetup;
 use self::authentication::extension_authentication;
 use self::controller_setup::ControllerSetup;
 use self::custom_resources::Builtins;
+use self::debug_socket::DebugSocket;
 use self::etcd::EtcdThread;
 use self::memory::MemoryBudgets;
 use self::reload::Reload;
@@ -140,6 +144,8 @@ struct ServerParts {
     conversion_keep_alives: Lock<Vec<KeepAliveHandle>>,
     /// The record by which the other servers on the same etcd reach this one.
     own_record: Option<Arc<OwnRecord>>,
+    /// The debug pages on a Unix socket, if there is one.
+    debug_socket: Lock<Option<DebugSocket>>,
     /// The task that takes this server out of the endpoints, once it ends.
     leaving: Lock<Option<JoinHandle<()>>>,
 }
@@ -147,6 +153,7 @@ struct ServerParts {
 impl Assemble for Assembly {
     async fn start(self, context: StartContext, edge: Edge) -> Result<Assembled, StartError> {
         let parts = Arc::new(parts(&context, self.extra_controllers).await?);
+        activity::register(&parts);
         let (worker_parts, heavy_parts) = (parts.clone(), parts.clone());
         let started = parts.shared.heavy.pool.start(move || {
             backend(&heavy_parts, Authorizer::with_source(heavy_parts.auth.authorizers.source()).start())
@@ -199,6 +206,7 @@ async fn parts(
     let admission =
         admission_settings::settings(context, &storage, &indexes, &registry, shared.clone(), &loopback)
             .await?;
+    shared.health.steps.complete(start_hooks::ADMISSION);
     let parts = ServerParts {
         context: context.clone(),
         gates,
@@ -220,6 +228,7 @@ async fn parts(
         builtin,
         conversion_keep_alives: Lock::default(),
         own_record: peer_records.map(|records| Arc::new(OwnRecord::new(records))),
+        debug_socket: Lock::default(),
         leaving: Lock::default(),
     };
     let result = services(&parts).repair(&holdings).await;
@@ -288,6 +297,10 @@ fn enabled_features(config: &Config) -> EnabledFeatures {
 
 fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {
     let [shared, also_shared, served] = std::array::from_fn(|_| parts.shared.clone());
+    let (verifiers, config) = (parts.auth.verifiers.clone(), parts.auth.authenticator_config.clone());
+    let authenticator = Authenticator::new(verifiers, config).start();
+    parts.shared.debug.activity.add("authenticator", "", &authenticator);
+    parts.shared.debug.activity.add("authorizer", "", &authorizer);
     Backend {
         objects: Objects {
             registry: parts.registry.clone(),
@@ -320,11 +333,7 @@ fn backend(parts: &ServerParts, authorizer: Addr<Authorizer>) -> Backend {
         lists: parts.memory.lists.clone(),
         load: parts.load.clone(),
         access: Access {
-            authenticator: Authenticator::new(
-                parts.auth.verifiers.clone(),
-                parts.auth.authenticator_config.clone(),
-            )
-            .start(),
+            authenticator,
             authorizer,
             roles: parts.auth.roles.clone(),
             uses_selectors: parts.gates.enabled(AUTHORIZE_WITH_SELECTORS),
@@ -356,6 +365,7 @@ async fn create_bootstrap_objects(parts: &Arc<ServerParts>, backend: Rc<Backend>
             is_enabled: Box::new(move |gate| gates.enabled(gate)),
             kubernetes_service: parts.addresses.kubernetes_service.clone(),
             authentication: extension_authentication(&parts),
+            steps: parts.shared.health.steps.clone(),
             today: day(parts.context.clock.now()),
         })
     };
@@ -377,6 +387,8 @@ impl Application for RunningServer {
             let backend = self::backend(&self.0, authorizer);
             // First, because admission policies for the bootstrap objects may name custom kinds.
             custom_resources::follow(&self.0).await?;
+            let steps = &self.0.shared.health.steps;
+            steps.complete(start_hooks::DEFINITIONS);
             create_bootstrap_objects(&self.0, Rc::new(backend)).await?;
             actix::spawn(self.0.auth.authorizers.clone().follow_file(self.0.shared.clone()));
             actix::spawn(self.0.auth.openid.clone().follow_file(self.0.shared.clone()));
@@ -391,6 +403,9 @@ impl Application for RunningServer {
                 shared: self.0.shared.clone(),
             };
             actix::spawn(reload.run());
+            let logging = &self.0.context.config.logging;
+            let profiles = &self.0.shared.debug.profiles;
+            *self.0.debug_socket.lock() = DebugSocket::open(&logging.debug_socket_path, profiles);
             let directory = &self.0.shared.health.directory;
             encryption::follow_changes(&self.0.context, self.0.encryption.as_ref(), directory);
             if let Some(schedule) = storage::backup_schedule(&self.0.context.config) {
@@ -400,6 +415,7 @@ impl Application for RunningServer {
             if let RequestLimiter::Fair(flow_controller) = &self.0.shared.limits.limiter {
                 let seats = flow_controller.seats();
                 actix::spawn(async move { seats.run().await });
+                steps.complete(start_hooks::SEATS);
             }
             let indexes = self.0.shared.health.indexes.clone();
             actix::spawn(async move {
@@ -410,8 +426,11 @@ impl Application for RunningServer {
                 }
             });
             etcd_metrics::start(&self.0);
-            self.0.shared.health.started.store(true, Ordering::Release);
             self.0.controllers.start(&self.0)?;
+            let hooks = start_hooks::wait_for(steps, &self.0.shared.health.hooks);
+            if tokio::time::timeout(limits::START_HOOKS_TIMEOUT, hooks).await.is_err() {
+                tracing::warn!("some start hooks have not run yet; the health checks name them");
+            }
             Ok(())
         }
         .boxed_local()
@@ -445,6 +464,7 @@ impl Application for RunningServer {
 
     fn flush(&self) -> LocalBoxFuture<'_, Result<(), String>> {
         async {
+            close_debug_socket(&self.0).await;
             join(close_audit(&self.0), close_traces(&self.0)).await;
             let leaving = self.0.leaving.lock().take();
             if let Some(leaving) = leaving {
@@ -464,8 +484,12 @@ impl Application for RunningServer {
 
     fn give_up(&self) -> LocalBoxFuture<'_, ()> {
         self.0.controllers.stop();
-        // The last audit events and traces may explain the failure.
-        join(close_audit(&self.0), close_traces(&self.0)).map(drop).boxed_local()
+        async {
+            close_debug_socket(&self.0).await;
+            // The last audit events and traces may explain the failure.
+            join(close_audit(&self.0), close_traces(&self.0)).await;
+        }
+        .boxed_local()
     }
 }
 
@@ -491,6 +515,14 @@ async fn leave_endpoints(parts: Arc<ServerParts>) {
         // The others remove it when its record has expired.
         Ok(Err(status)) => tracing::debug!(%status, "this server cannot be taken out of the endpoints"),
         Err(_) => tracing::debug!("this server was not taken out of the endpoints in time"),
+    }
+}
+
+/// Closes the debug socket, if it is open.
+async fn close_debug_socket(parts: &ServerParts) {
+    let socket = parts.debug_socket.lock().take();
+    if let Some(socket) = socket {
+        socket.close().await;
     }
 }
 

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd as _;
 use std::sync::Condvar;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -45,6 +45,17 @@ pub(super) struct LogQueue {
     written: Condvar,
     /// Lines that were dropped since the start.
     dropped: AtomicU64,
+    /// Whether the thread that writes has ended, which only a panic can cause.
+    has_writer_ended: AtomicBool,
+}
+
+/// Notes the end of the thread that writes.
+struct WriterEnd<'a>(&'a AtomicBool);
+
+impl Drop for WriterEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
 }
 
 #[derive(Default)]
@@ -114,6 +125,11 @@ impl LogQueue {
         self.dropped.load(Ordering::Relaxed)
     }
 
+    /// Whether the thread that writes has ended.
+    pub(super) fn has_writer_ended(&self) -> bool {
+        self.has_writer_ended.load(Ordering::Acquire)
+    }
+
     /// Starts the thread that writes. `between_lines` runs on it between lines, and periodically: the lines that it logs are
     /// written directly.
     pub(super) fn start(
@@ -123,6 +139,7 @@ impl LogQueue {
     ) -> io::Result<()> {
         thread::Builder::new().name("log".to_owned()).spawn(move || {
             WRITES_LOG.set(true);
+            let _end = WriterEnd(&self.has_writer_ended);
             loop {
                 if let Some(line) = self.next(limits::LOG_LINE_INTERVAL) {
                     write_line(&mut out, &line);

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod actors;
 mod checker;
 mod controllers;
 mod copy;
@@ -19,6 +20,7 @@ mod monitoring;
 mod object_streams;
 mod outgoing_http2;
 mod process;
+mod profiles;
 mod regression;
 mod replicas;
 mod storage;

@@ -6,6 +6,7 @@
 mod admission;
 mod backends;
 mod bodies;
+mod debug_pages;
 mod docs_table;
 mod escalation;
 mod hostile;

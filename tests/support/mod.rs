@@ -13,6 +13,7 @@ pub mod hook_server;
 pub mod kubectl;
 pub mod kubelet;
 pub mod manifests;
+pub mod profile;
 pub mod prometheus;
 pub mod python;
 pub mod random;

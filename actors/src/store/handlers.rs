@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use actix::{ActorContext, Handler, MessageResult, Response, ResponseFuture};
+use pilothouse_types::activity::{Activity, QueueDepth};
 use pilothouse_types::error::StoreError;
 use tokio::sync::oneshot;
 
 use crate::committer::Committed;
+use crate::describe::Describe;
 use crate::key_queue::{QueuedReader, ReadResult};
 use crate::log_time::LogTime;
 use crate::recover::State;
@@ -26,6 +28,25 @@ fn wait_for_reply<T: Send + 'static>(
     receiver: oneshot::Receiver<Result<T, StoreError>>,
 ) -> ResponseFuture<Result<T, StoreError>> {
     Box::pin(async move { receiver.await.unwrap_or(Err(StoreError::Unavailable)) })
+}
+
+impl Handler<Describe> for Store {
+    type Result = MessageResult<Describe>;
+
+    fn handle(&mut self, _: Describe, _: &mut Self::Context) -> Self::Result {
+        let (state, extent) = (&self.state, self.state.window.extent());
+        let queues = vec![
+            QueueDepth::unbounded("writes", self.order.pending_writes()),
+            QueueDepth::unbounded("turns", self.turns.waiting()),
+        ];
+        let numbers = vec![
+            ("objects", state.snapshot.len() as u64),
+            ("revision", state.snapshot.revision.0),
+            ("window_events", extent.events as u64),
+            ("window_bytes", extent.bytes as u64),
+        ];
+        MessageResult(Activity::here(queues, numbers))
+    }
 }
 
 impl Handler<Create> for Store {

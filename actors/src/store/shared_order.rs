@@ -142,6 +142,11 @@ impl SharedOrder {
         self.in_flight.contains_key(key)
     }
 
+    /// How many writes were proposed, or wait for a proposal of their key.
+    pub(super) fn pending_writes(&self) -> usize {
+        self.in_flight.values().map(|proposal| 1 + proposal.waiting.len()).sum()
+    }
+
     /// Accepts a write, or refuses it at once.
     pub(super) fn submit(
         &mut self,

@@ -141,6 +141,11 @@ impl WriteTurns {
         self.0.is_empty()
     }
 
+    /// How many requests wait for a turn.
+    pub(crate) fn waiting(&self) -> usize {
+        self.0.values().map(VecDeque::len).sum()
+    }
+
     /// Whether a turn at this key is in progress.
     pub(crate) fn is_taken(&self, key: &Key) -> bool {
         self.0.contains_key(key)

@@ -58,6 +58,9 @@ pub struct ResourcePath<'a> {
 /// Splits a path into segments. Empty segments count: `//` has one between its slashes.
 struct Segments<'a>(Option<&'a str>);
 
+/// Below this path are profiles, which take as long as the client wants.
+const PROFILES: &str = "/debug/pprof/";
+
 impl<'a> Segments<'a> {
     fn new(path: &'a str) -> Segments<'a> {
         let trimmed = path.trim_matches('/');
@@ -85,9 +88,10 @@ impl<'a> Segments<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Whether it has no time limit: a watch or a connection, also to a resource of an extension API server.
+    /// Whether it has no time limit: a watch or a connection, also to a resource of an extension API server, or a profile.
     pub fn is_long_running(&self) -> bool {
         matches!(self.verb, Verb::Watch | Verb::Proxy)
+            || matches!(self.target, Target::NonResource(path) if path.starts_with(PROFILES))
             || self.resource().is_some_and(|resource| CONNECT_SUBRESOURCES.contains(&resource.subresource))
     }
 
@@ -344,6 +348,9 @@ mod tests {
         assert!(
             !is_long_running("GET", "/api/v1/pods", "")
                 && !is_long_running("GET", "/api/v1/namespaces/n/pods/log", "")
+        );
+        assert!(
+            is_long_running("GET", "/debug/pprof/heap", "") && !is_long_running("GET", "/debug/pprof", "")
         );
         assert!(
             !is_long_running("PUT", "/api/v1/nodes/a/status", "")

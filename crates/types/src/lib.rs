@@ -3,15 +3,18 @@
 //! - [`object`] is the stored unit, [`filter`] selects objects, [`error`] is the error of a store;
 //! - [`identity`] is a user, [`authentication`] and [`authorization`] are the decisions about one;
 //! - [`memory`] counts bytes, [`user_shares`] what each user has of something, [`frame`] is an encoded watch event that watches share;
-//! - [`clock`] is injected time, [`lock`] are locks without poisoning, [`bounded`] are collections with a maximum size,
-//!   [`bitmap`] is a set of small numbers;
+//! - [`activity`] is what actors, queues and threads do;
+//! - [`clock`] is injected time, [`lock`] are locks without poisoning, [`contention`] tells where threads wait for them,
+//!   [`bounded`] are collections with a maximum size, [`bitmap`] is a set of small numbers;
 //! - [`trace`] records the steps of a request.
 
+pub mod activity;
 pub mod authentication;
 pub mod authorization;
 pub mod bitmap;
 pub mod bounded;
 pub mod clock;
+pub mod contention;
 pub mod error;
 pub mod filter;
 pub mod frame;

@@ -3,6 +3,7 @@ use std::future::pending;
 
 use pilothouse_actors::directory;
 use pilothouse_actors::engine::memory::Memory;
+use pilothouse_actors::start_steps::StartSteps;
 use pilothouse_apimachinery::status::Result;
 use pilothouse_types::clock::Timestamp;
 
@@ -88,6 +89,8 @@ fn environment() -> (directory::Stores, Rc<InformerHandle>, RunnerDeps) {
     let deps = RunnerDeps {
         clock: Clock::system(),
         metrics,
+        activity: ActivityRegistry::default(),
+        steps: StartSteps::default(),
         leadership: Leadership::default(),
         stopping: ShutdownFlag::default(),
     };

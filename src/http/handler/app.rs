@@ -34,7 +34,8 @@ use super::request_trace::TraceInProgress;
 use super::resource::{self, ResourceRequest};
 use super::worker::Worker;
 use super::{
-    audit, backup, cors, deadline, debug_flags, documents, established, filters, health, metrics, openapi,
+    actors, audit, backup, cors, deadline, debug_flags, documents, established, filters, health, metrics,
+    openapi, profiling,
 };
 
 /// Media type prefix of server-side apply patches.
@@ -234,8 +235,16 @@ async fn serve_path(
         }
         _ => {}
     }
-    if worker.shared.debug.changes_flags && debug_flags::is_flag(path) {
-        return Ok(debug_flags::respond(request, payload, path).await);
+    if worker.shared.debug.profiling {
+        if debug_flags::is_flag(path) {
+            return Ok(debug_flags::respond(request, payload, path).await);
+        }
+        if path == actors::PATH {
+            return Ok(actors::respond(worker, &context.accept).await);
+        }
+        if let Some(page) = profiling::page(path) {
+            return Ok(profiling::respond(&worker.shared.debug.profiles, page, query).await);
+        }
     }
     let (pages, now) = (&worker.shared.debug.pages, worker.backend.clock.now());
     if let Some(response) = pages.respond(path, &context.accept, &worker.shared.documents.release, now) {

@@ -1,5 +1,5 @@
-//! /healthz, /livez and /readyz, with the reference's check names. Of these, storage, directory, catalog and controllers
-//! are really probed.
+//! /healthz, /livez and /readyz, with the reference's check names. Each check has something of its own to look at; a start hook stands
+//! for the step of the start that does the same here, and is not listed where there is no such step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use actix_web::HttpResponse;
 use pilothouse_actors::directory::{Directory, Types};
 use pilothouse_actors::fatal::Fatal;
 use pilothouse_actors::space::{Space, SpaceLevel};
+use pilothouse_actors::start_steps::{StartSteps, StepOutcome};
 use pilothouse_actors::throttle::Throttle;
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_apimachinery::query::Query;
@@ -21,6 +22,7 @@ use tokio::sync::watch;
 
 use crate::limits::UNREADABLE_GUARDS_LISTED;
 use crate::live_index::{LiveIndexes, UnreadableObject};
+use crate::telemetry;
 
 use super::render::{PLAIN_TEXT, page_not_found, plain};
 use super::storage_probe::StorageProbe;
@@ -38,14 +40,20 @@ pub struct Health {
     pub directory: Addr<Directory>,
     /// Set when the server must end.
     pub fatal: Fatal,
-    /// Set when every worker has its actors and the bootstrap objects exist.
-    pub started: AtomicBool,
+    /// The steps of the start.
+    pub steps: StartSteps,
+    /// The start hooks that exist.
+    pub hooks: Vec<StartHook>,
+    /// The step after which the informer of the controllers follows the stores.
+    pub informer_step: &'static str,
     /// Set when shutdown begins.
     pub stopping: AtomicBool,
     /// While the start may take so long, /livez takes it for complete.
     pub livez_grace: Grace,
-    /// The controllers that are down, with the reasons; `None` if none is enabled.
-    pub controllers: Option<watch::Receiver<BTreeMap<&'static str, String>>>,
+    /// Whether any controller is enabled that is not part of the server itself.
+    pub has_controllers: bool,
+    /// The controllers that are down, with the reasons.
+    pub down: watch::Receiver<BTreeMap<&'static str, String>>,
     /// Knows which objects cannot be read although something depends on them.
     pub indexes: Arc<LiveIndexes>,
     /// How much space the store has left.
@@ -54,36 +62,26 @@ pub struct Health {
     pub undecryptable: Arc<BTreeMap<TypeName, usize>>,
     /// The checks of the KMS plugins that protect stored objects.
     pub kms: Vec<KmsCheck>,
-    /// The parts of the server with a start hook in the reference that may be off.
-    pub optional: OptionalParts,
 }
 
-/// Which parts of the server are on that have a start hook in the reference.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct OptionalParts {
-    /// This server keeps a lease under its identity.
-    pub identity_lease: bool,
-    /// It keeps a record by which other servers reach it.
-    pub peer_record: bool,
-    /// It passes requests on to them.
-    pub peer_proxy: bool,
-    /// Whether objects are in memory is a check of its own.
-    pub storage_readiness: bool,
-}
-
-impl OptionalParts {
-    /// Whether the hook of this name has run.
-    fn has(self, hook: &str) -> bool {
-        match hook {
-            IDENTITY_LEASE_HOOK => self.identity_lease,
-            PEER_RECORD_HOOK => self.peer_record,
-            STORAGE_READINESS_HOOK => self.storage_readiness,
-            _ => self.peer_proxy || !PEER_PROXY_HOOKS.contains(&hook),
-        }
-    }
+/// A start hook of the reference that exists here.
+#[derive(Clone, Copy, Debug)]
+pub struct StartHook {
+    /// The name of its check.
+    pub name: &'static str,
+    /// The step of the start that it stands for. A controller has the step of its own name.
+    pub step: &'static str,
 }
 
 impl Health {
+    /// Fails until a step was tried, and while the controller of this name is down.
+    fn check_step(&self, step: &str) -> Result<(), String> {
+        if self.steps.outcome(step).is_none() {
+            return Err("not finished".to_owned());
+        }
+        self.down.borrow().get(step).map_or(Ok(()), |reason| Err(reason.clone()))
+    }
+
     async fn check_storage(&self, probe: &Arc<StorageProbe>) -> Result<(), String> {
         match self.fatal.raised() {
             Some(reason) => Err(reason),
@@ -111,25 +109,25 @@ impl Grace {
 }
 
 /// One named check.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Check {
     /// Always passes: the server answers.
     Ping,
-    /// Always passes; listed because the reference has a check of this name.
+    /// The thread that writes the log has not ended.
     Log,
     /// The storage accepts writes. Named as in the reference, because clients exclude the check by that name.
     Etcd,
     /// The same probe under the name that only /readyz uses.
     EtcdReadiness,
-    /// A post-start hook of the reference: passes once the start is complete.
-    Hook(&'static str),
+    /// A start hook: passes once its step was tried and while its controller is not down.
+    Hook(StartHook),
     /// The KMS plugins are healthy: the check at this place among those of the configuration.
     Kms(usize),
     /// The stores can be found.
     Directory,
     /// The catalog is not empty.
     Catalog,
-    /// The start is complete: every worker follows its stores.
+    /// The informer of the controllers follows the stores.
     InformerSync,
     /// No controller is down.
     Controllers,
@@ -153,7 +151,7 @@ impl Check {
             Check::Log => "log",
             Check::Etcd => "etcd",
             Check::EtcdReadiness => "etcd-readiness",
-            Check::Hook(name) => name,
+            Check::Hook(hook) => hook.name,
             Check::Directory => "poststarthook/start-store-directory",
             Check::Catalog => "poststarthook/publish-catalog",
             Check::InformerSync => "informer-sync",
@@ -191,6 +189,11 @@ impl Check {
                 let counts: Vec<String> = counts.collect();
                 Some(format!("objects that could not be decrypted at the start: {}", counts.join(", ")))
             }
+            (Check::Hook(hook), _) => {
+                let is_refused = health.steps.outcome(hook.step) == Some(StepOutcome::Refused);
+                // It does not fail: whoever has to remove what refuses it must reach the server.
+                is_refused.then(|| "something was refused, it is repeated".to_owned())
+            }
             _ => None,
         }
     }
@@ -198,7 +201,8 @@ impl Check {
     async fn run(self, worker: &Worker) -> Result<(), String> {
         let health = &worker.shared.health;
         match self {
-            Check::Ping | Check::Log | Check::Space | Check::Decryption => Ok(()),
+            Check::Ping | Check::Space | Check::Decryption => Ok(()),
+            Check::Log => check_flag(!telemetry::has_writer_ended(), "the log is not written any more"),
             Check::Etcd => health.check_storage(&health.storage).await,
             Check::EtcdReadiness => health.check_storage(&health.readiness).await,
             Check::Kms(index) => match health.kms.get(index) {
@@ -212,13 +216,9 @@ impl Check {
                 let empty = worker.served().catalog.resources().next().is_none();
                 if empty { Err("no resource is served".to_owned()) } else { Ok(()) }
             }
-            Check::InformerSync | Check::Hook(_) => {
-                check_flag(health.started.load(Ordering::Acquire), "the server is still starting")
-            }
-            Check::Controllers => {
-                let down = health.controllers.as_ref().map(|down| down.borrow().clone()).unwrap_or_default();
-                check_controllers(&down)
-            }
+            Check::InformerSync => health.check_step(health.informer_step),
+            Check::Hook(hook) => health.check_step(hook.step),
+            Check::Controllers => check_controllers(&health.down.borrow()),
             Check::Guards => check_guards(&health.indexes.unreadable().await),
             Check::Shutdown => {
                 check_flag(!health.stopping.load(Ordering::Acquire), "process is shutting down")
@@ -256,56 +256,8 @@ fn check_flag(is_ok: bool, error: &str) -> Result<(), String> {
 const ENDPOINTS: [&str; 3] = ["healthz", "livez", "readyz"];
 /// The checks that every endpoint lists first.
 const FIRST: [Check; 3] = [Check::Ping, Check::Log, Check::Etcd];
-/// The hook of the identity lease.
-const IDENTITY_LEASE_HOOK: &str = "poststarthook/start-kube-apiserver-identity-lease-controller";
-/// The hook of the gate WatchCacheInitializationPostStartHook: objects are in memory once the start is complete.
-const STORAGE_READINESS_HOOK: &str = "poststarthook/storage-readiness";
-/// The hook of the record by which other servers reach this one.
-const PEER_RECORD_HOOK: &str = "poststarthook/peer-endpoint-reconciler-controller";
-/// The hooks of passing requests on to other servers.
-const PEER_PROXY_HOOKS: [&str; 3] = [
-    "poststarthook/local-discovery-cache-sync",
-    "poststarthook/peer-discovery-cache-sync",
-    "poststarthook/mixed-version-proxy-handler",
-];
-/// The reference's post-start hooks, by name and in order, because monitoring names them.
-const HOOKS: [&str; 33] = [
-    "poststarthook/start-apiserver-admission-initializer",
-    "poststarthook/generic-apiserver-start-informers",
-    "poststarthook/priority-and-fairness-config-consumer",
-    "poststarthook/priority-and-fairness-filter",
-    "poststarthook/storage-object-count-tracker-hook",
-    "poststarthook/start-apiextensions-informers",
-    "poststarthook/start-apiextensions-controllers",
-    "poststarthook/crd-informer-synced",
-    "poststarthook/start-system-namespaces-controller",
-    PEER_RECORD_HOOK,
-    PEER_PROXY_HOOKS[0],
-    PEER_PROXY_HOOKS[1],
-    PEER_PROXY_HOOKS[2],
-    "poststarthook/start-cluster-authentication-info-controller",
-    IDENTITY_LEASE_HOOK,
-    "poststarthook/start-kube-apiserver-identity-lease-garbage-collector",
-    STORAGE_READINESS_HOOK,
-    "poststarthook/start-legacy-token-tracking-controller",
-    "poststarthook/start-service-ip-repair-controllers",
-    "poststarthook/rbac/bootstrap-roles",
-    "poststarthook/scheduling/bootstrap-system-priority-classes",
-    "poststarthook/priority-and-fairness-config-producer",
-    "poststarthook/bootstrap-controller",
-    "poststarthook/start-kubernetes-service-cidr-controller",
-    "poststarthook/start-kube-aggregator-informers",
-    "poststarthook/apiservice-status-local-available-controller",
-    "poststarthook/apiservice-status-remote-available-controller",
-    "poststarthook/apiservice-registration-controller",
-    "poststarthook/apiservice-discovery-controller",
-    "poststarthook/kube-apiserver-autoregistration",
-    "autoregister-completion",
-    "poststarthook/apiservice-openapi-controller",
-    "poststarthook/apiservice-openapiv3-controller",
-];
 /// Checks that only this server has.
-const OWN: [Check; 3] = [Check::Directory, Check::Catalog, Check::Controllers];
+const OWN: [Check; 2] = [Check::Directory, Check::Catalog];
 
 /// Serves a health path; `None` for any other path.
 pub async fn respond(worker: &Worker, path: &str, query: &Query<'_>) -> Option<HttpResponse> {
@@ -336,10 +288,9 @@ fn checks_for(worker: &Worker, endpoint: &str) -> Vec<Check> {
     let kms = 0..worker.shared.health.kms.len();
     checks.extend(kms.map(Check::Kms).filter(|_| endpoint != "livez"));
     checks.extend([Check::InformerSync].iter().filter(|_| is_ready));
-    let optional = worker.shared.health.optional;
-    checks.extend(HOOKS.into_iter().filter(|hook| optional.has(hook)).map(Check::Hook));
-    let has_controllers = is_ready && worker.shared.health.controllers.is_some();
-    checks.extend(OWN.iter().filter(|check| **check != Check::Controllers || has_controllers));
+    checks.extend(worker.shared.health.hooks.iter().copied().map(Check::Hook));
+    checks.extend(OWN);
+    checks.extend([Check::Controllers].iter().filter(|_| is_ready && worker.shared.health.has_controllers));
     // Not of /livez: a restart would not help.
     checks.extend([Check::Guards, Check::Space].iter().filter(|_| is_ready));
     let is_undecryptable = !worker.shared.health.undecryptable.is_empty();

@@ -16,6 +16,7 @@ use pilothouse_traces::{SpanExport, Tracing};
 use pilothouse_types::memory::MemoryLedger;
 use tokio::sync::watch;
 
+use crate::activity::ActivityRegistry;
 use crate::apiextensions::served_revision::ServedRevision;
 use crate::audit::Audit;
 use crate::auth::front_proxy::Headers;
@@ -29,6 +30,7 @@ use crate::http::connections::Connections;
 use crate::metrics::Metrics;
 use crate::metrics::requests::Meter;
 use crate::peers::Peers;
+use crate::profiles::Profiles;
 use crate::registry::Backend;
 use crate::registry::services::Services;
 use crate::verbs::WatchDeps;
@@ -165,8 +167,12 @@ pub struct ServerDocuments {
 
 /// Pages for operators.
 pub struct DebugSettings {
-    /// Whether /debug/flags may change the log level.
-    pub changes_flags: bool,
+    /// Whether profiles are served, and /debug/flags may change the log level.
+    pub profiling: bool,
+    /// What actors, queues and threads do.
+    pub activity: ActivityRegistry,
+    /// Where processor time and memory go.
+    pub profiles: Arc<Profiles>,
     /// /statusz and /flagz, if they are served.
     pub pages: DebugPages,
 }

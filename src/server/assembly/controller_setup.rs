@@ -199,6 +199,8 @@ impl ControllerSetup {
             stores: Arc::new(move || Stores::new(&storage)),
             clock: parts.context.clock.clone(),
             metrics: parts.shared.metrics.clone(),
+            activity: parts.shared.debug.activity.clone(),
+            steps: parts.shared.health.steps.clone(),
             down: self.down.clone(),
             uses,
             authorities: self.authorities.subscribe(),

@@ -1,6 +1,5 @@
 //! Assembles the memory of the server: its limit, and the budgets that divide it. docs/queues.md lists them.
 
-use std::fs;
 use std::thread;
 
 use pilothouse_actors::history_bounds::HistoryBounds;
@@ -18,6 +17,7 @@ use crate::limits::{
     AUDIT_BODIES_BYTES, AUDIT_HEADS_BYTES, CONNECTIONS_MEMORY_DIVISOR, DEFINITIONS_BYTES, LIST_BYTES,
     MEMORY_SAMPLE_INTERVAL, MIN_MEMORY_LIMIT, PROXY_PAGES_BYTES, REQUEST_BODIES_BYTES,
 };
+use crate::metrics::own_process::resident_bytes;
 use crate::registry::definition_memory::DefinitionMemory;
 use crate::registry::request_memory::RequestMemory;
 use crate::server::application::StartError;
@@ -113,13 +113,6 @@ fn limit(flag: MemoryLimit) -> Result<Option<usize>, StartError> {
         tracing::info!(bytes, "the memory of the server is limited");
     }
     Ok(limit)
-}
-
-/// The resident memory of this process. 0 if it cannot be read: then only reservations count.
-fn resident_bytes() -> usize {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<usize>().ok()).unwrap_or(0) << 10
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use arc_swap::ArcSwap;
 use pilothouse_actors::directory::Stores as Storage;
+use pilothouse_actors::start_steps::StartSteps;
 use pilothouse_actors::throttle::Throttle;
 use pilothouse_api::catalog::Catalog;
 use pilothouse_api::catalog::build::Builtin;
@@ -14,13 +15,14 @@ use pilothouse_api::gates::{
     AGGREGATED_DISCOVERY_REMOVE_BETA_TYPE, API_RESPONSE_COMPRESSION, CBOR_SERVING_AND_STORAGE,
     COMPONENT_FLAGZ, COMPONENT_STATUSZ, OPENAPI_ENUMS, PORT_FORWARD_WEBSOCKETS, REMOTE_REQUEST_HEADER_UID,
     TRANSLATE_STREAM_CLOSE_WEBSOCKET_REQUESTS, UNAUTHENTICATED_HTTP2_DOS_MITIGATION,
-    WATCH_CACHE_INITIALIZATION_POST_START_HOOK,
 };
 use pilothouse_api::openapi::Contents;
 use pilothouse_client::upstream::{TlsError, Upstream};
 use pilothouse_encryption::{Encryption, HealthCheck};
 use pilothouse_etcd_log::{EtcdLog, PeerLeases};
+use pilothouse_types::contention;
 
+use crate::activity::ActivityRegistry;
 use crate::aggregation::Extensions;
 use crate::apiextensions::served_revision::ServedRevision;
 use crate::auth::front_proxy::Headers;
@@ -35,7 +37,7 @@ use crate::http::drain::Drain;
 use crate::http::handler::connect::ConnectDeps;
 use crate::http::handler::connect::aggregated::Aggregation;
 use crate::http::handler::debug_pages::{self, DebugPages};
-use crate::http::handler::health::{Grace, Health, OptionalParts};
+use crate::http::handler::health::{Grace, Health, StartHook};
 use crate::http::handler::merged_discovery::MergedDocuments;
 use crate::http::handler::openapi::OpenApi;
 use crate::http::handler::shutdown::Shutdown;
@@ -47,12 +49,13 @@ use crate::http::handler::worker::{
 use crate::limits::STORAGE_PROBE_TIMEOUT;
 use crate::live_index::LiveIndexes;
 use crate::metrics::Metrics;
+use crate::profiles::Profiles;
 use crate::server::application::{StartContext, StartError};
 
 use super::auth_setup::AuthSetup;
-use super::controller_setup::{ControllerSetup, keeps_identity};
+use super::controller_setup::ControllerSetup;
 use super::memory::MemoryBudgets;
-use super::{BUILTIN, audit, peers, reload, traces};
+use super::{BUILTIN, audit, peers, reload, start_hooks, traces};
 
 /// The built-in resources that `--runtime-config` leaves enabled.
 pub(super) fn catalog(config: &Config) -> Result<Catalog, StartError> {
@@ -123,14 +126,20 @@ pub(super) async fn shared(
     let connect = connect(context, memory)?;
     let to_endpoints = config.aggregation.enable_aggregator_routing;
     let extensions = Extensions::open(indexes, connect.upstream.clone(), to_endpoints).await;
+    let extensions = extensions.map_err(|error| StartError::store(&error))?;
     let openapi = OpenApi::new(Vec::new(), openapi_contents(config));
+    let limiter = limiter(context, indexes, load, metrics).await?;
+    let start = StartProgress {
+        steps: StartSteps::default(),
+        hooks: start_hooks::hooks(config, &catalog, peer_records.is_some()),
+    };
+    for step in [start_hooks::STORAGE, start_hooks::API_SERVICES_FOLLOWED, start_hooks::FLOW_TABLE] {
+        start.steps.complete(step);
+    }
     Ok(Shared {
         served_definitions: ServedRevision::default(),
         served: ArcSwap::from_pointee(Served::new(catalog, context.address.to_string().into(), openapi)),
-        limits: RequestLimits {
-            limiter: limiter(context, indexes, load, metrics).await?,
-            request_timeout: config.limits.request_timeout,
-        },
+        limits: RequestLimits { limiter, request_timeout: config.limits.request_timeout },
         shutdown: config.lifecycle.shutdown_send_retry_after.then(Shutdown::default),
         heavy: HeavyWork {
             pool: Arc::new(HeavyPool::new(config.heavy_threads(), metrics, &context.clock)),
@@ -141,7 +150,7 @@ pub(super) async fn shared(
         traces: traces::open(context, &gates, metrics, controllers.identity())?,
         metrics: metrics.clone(),
         usage: usage(context, memory, etcd_logs),
-        health: health(context, storage, indexes, controllers, peer_records, kms),
+        health: health(context, storage, indexes, controllers, kms, start),
         authentication: AuthenticationSettings {
             front_headers: Headers::configured(&config.front_proxy),
             anonymous_paths: auth.openid.anonymous_paths(),
@@ -154,22 +163,35 @@ pub(super) async fn shared(
             merged: MergedDocuments::default(),
             serves_beta_discovery: !gates.enabled(AGGREGATED_DISCOVERY_REMOVE_BETA_TYPE),
         },
-        debug: debug(context, &gates),
+        debug: debug(context, &gates, memory),
         peers: peers::open(config, peer_records, &connect.upstream)?,
         connect: Arc::new(connect),
         aggregation: Aggregation {
-            extensions: Arc::new(extensions.map_err(|error| StartError::store(&error))?),
+            extensions: Arc::new(extensions),
             refuses_redirects: config.aggregation.aggregator_reject_forwarding_redirect,
             sends_uid: gates.enabled(REMOTE_REQUEST_HEADER_UID),
         },
     })
 }
 
+/// How far the start is.
+struct StartProgress {
+    steps: StartSteps,
+    /// What health checks show of it.
+    hooks: Vec<StartHook>,
+}
+
 /// The settings of the debug pages.
-fn debug(context: &StartContext, gates: &FeatureGates) -> DebugSettings {
+fn debug(context: &StartContext, gates: &FeatureGates, memory: &MemoryBudgets) -> DebugSettings {
     let config = &context.config;
+    let has_profiles = config.logging.profiling || !config.logging.debug_socket_path.is_empty();
+    if config.logging.contention_profiling && has_profiles {
+        contention::enable(context.clock.clone());
+    }
     DebugSettings {
-        changes_flags: config.logging.profiling,
+        profiling: config.logging.profiling,
+        activity: ActivityRegistry::default(),
+        profiles: Arc::new(Profiles::new(memory.ledger.clone(), context.clock.clone())),
         pages: DebugPages {
             started: gates.enabled(COMPONENT_STATUSZ).then(|| context.clock.now()),
             flags: gates.enabled(COMPONENT_FLAGZ).then(|| debug_pages::flags_page(&config.flags)),
@@ -183,9 +205,10 @@ fn health(
     storage: &Storage,
     indexes: &Arc<LiveIndexes>,
     controllers: &ControllerSetup,
-    peer_records: Option<&PeerLeases>,
     kms: Vec<HealthCheck>,
+    start: StartProgress,
 ) -> Health {
+    let StartProgress { steps, hooks } = start;
     let probe = |timeout| StorageProbe::new(storage.health.clone(), timeout, context.clock.clone());
     let (storage_probe, readiness) = match context.config.etcd().map(EtcdFlags::check_timeouts) {
         Some([health, readiness]) => (probe(health), probe(readiness)),
@@ -200,20 +223,17 @@ fn health(
         failures: Throttle::default(),
         directory: storage.directory.clone(),
         fatal: storage.fatal.clone(),
-        started: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
         livez_grace: Grace::new(&context.clock, context.config.lifecycle.livez_grace_period),
-        controllers: controllers.is_enabled().then(|| controllers.down()),
+        has_controllers: controllers.is_enabled(),
+        down: controllers.down(),
         indexes: indexes.clone(),
         space: storage.space.clone(),
         undecryptable: storage.undecryptable.clone(),
         kms,
-        optional: OptionalParts {
-            identity_lease: keeps_identity(&context.config),
-            peer_record: peer_records.is_some(),
-            peer_proxy: peer_records.is_some() && context.config.peers.peer_ca_file.is_some(),
-            storage_readiness: context.config.gates().enabled(WATCH_CACHE_INITIALIZATION_POST_START_HOOK),
-        },
+        hooks,
+        informer_step: start_hooks::INFORMER,
+        steps,
     }
 }
 

@@ -34,6 +34,11 @@ impl WatchSetup {
         }
     }
 
+    /// The number of watches.
+    pub(super) fn live_sessions(&self) -> LiveSessions {
+        self.live_sessions.clone()
+    }
+
     /// The broadcasters of all workers.
     pub(super) fn broadcasters(&self) -> Vec<Addr<Broadcaster>> {
         self.broadcasters.lock().clone()
@@ -45,6 +50,7 @@ pub(super) fn watch_deps(parts: &ServerParts) -> WatchDeps {
     let broadcaster = Broadcaster::spawn(&parts.storage.notifiers, &parts.storage.fatal);
     let watches = &parts.watches;
     watches.broadcasters.lock().push(broadcaster.clone());
+    parts.shared.debug.activity.add("broadcaster", "", &broadcaster);
     WatchDeps {
         broadcaster,
         live_sessions: watches.live_sessions.clone(),

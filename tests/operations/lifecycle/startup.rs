@@ -127,6 +127,11 @@ fn policy_denying_bootstrap_writes_does_not_block_start() {
     assert_eq!(client.post(MAPS, &map("any")).status, 422, "the policy is in force");
     assert_eq!(client.get("/apis/rbac.authorization.k8s.io/v1/clusterroles/view").status, 404);
     assert!(second.log().contains("bootstrap objects cannot be created; retrying"), "{}", second.log());
+    let refused = "[+]poststarthook/rbac/bootstrap-roles ok: warning: something was refused, it is repeated";
+    for path in ["/readyz?verbose", "/livez?verbose"] {
+        let checks = client.get(path);
+        assert!(checks.status == 200 && checks.text().contains(refused), "{}", checks.text());
+    }
     client.delete(&format!("{ADMISSION}/validatingadmissionpolicybindings/nothing")).ok();
     client.post(MAPS, &map("any")).ok();
     second.stop();

@@ -132,6 +132,10 @@ fn health_checks_have_reference_names() {
         assert_eq!((client.get(path).status, client.get(path).text()), (200, "ok".to_owned()), "{path}");
     }
     assert_eq!(client.get("/livez/etcd-readiness").status, 404);
+    // Nothing here would be behind these names.
+    for name in ["generic-apiserver-start-informers", "storage-object-count-tracker-hook"] {
+        assert_eq!(client.get(&format!("/livez/poststarthook/{name}")).status, 404, "{name}");
+    }
     let text = client.get("/livez?verbose&exclude=nope&exclude=nada").text();
     assert!(text.contains("no matches for \"nada\",\"nope\"\n"), "{text}");
 }

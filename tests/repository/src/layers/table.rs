@@ -56,6 +56,12 @@ pub const LAYERS: &[Layer] = &[
         ],
     },
     Layer {
+        name: "activity",
+        allowed: &["limits"],
+        external: &["actix::", "fs::read_dir", "fs::read_to_string", "pilothouse_actors::", "tokio::"],
+    },
+    Layer { name: "profiles", allowed: &["limits", "metrics"], external: &["tokio::"] },
+    Layer {
         name: "encryption",
         allowed: &["limits"],
         external: &["actix::Addr", "fs::read", "openssl::", "pilothouse_actors::", "tokio::"],
@@ -124,6 +130,7 @@ pub const LAYERS: &[Layer] = &[
         name: "controllers",
         allowed: &[
             "limits",
+            "activity",
             "metrics",
             "pki",
             "auth",
@@ -144,10 +151,12 @@ pub const LAYERS: &[Layer] = &[
         name: "http",
         allowed: &[
             "limits",
+            "activity",
             "backups",
             "config",
             "telemetry",
             "metrics",
+            "profiles",
             "pki",
             "audit",
             "live_index",
@@ -180,9 +189,11 @@ pub const LAYERS: &[Layer] = &[
         name: "server",
         allowed: &[
             "limits",
+            "activity",
             "backups",
             "config",
             "metrics",
+            "profiles",
             "encryption",
             "pki",
             "audit",
