@@ -1,6 +1,6 @@
 //! The proxies of outgoing connections.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use clap::Args;
 use pilothouse_client::egress::EgressSelector;
@@ -13,14 +13,14 @@ pub struct EgressFlags {
     /// EgressSelectorConfiguration: the proxies, such as konnectivity, through which nodes, pods and services (cluster), webhooks with
     /// a URL or of the operator (controlplane) and etcd are reached. What it does not name is connected to directly.
     #[arg(long, value_name = "FILE")]
-    pub egress_selector_config_file: Option<PathBuf>,
+    pub egress_selector_config_file: Option<String>,
 }
 
 impl EgressFlags {
     /// Reads the file, if there is one.
     pub(crate) fn selector(&self, clock: &Clock) -> Result<EgressSelector, String> {
         match &self.egress_selector_config_file {
-            Some(path) if !path.as_os_str().is_empty() => EgressSelector::read(path, clock),
+            Some(path) if !path.is_empty() => EgressSelector::read(Path::new(path), clock),
             _ => Ok(EgressSelector::default()),
         }
     }
