@@ -6,7 +6,10 @@
 //! [`routes`] knows the proxies on the way, [`egress`] those that some connections must take. [`socket`] sets the options of TCP connections, [`paced`] limits their rate.
 
 pub mod api_server;
+mod client_tls;
+mod direct;
 pub mod egress;
+mod failure;
 #[cfg(any(test, feature = "testing"))]
 pub mod http2_testing;
 pub mod kubeconfig;
@@ -18,4 +21,5 @@ pub mod socket;
 pub mod testing;
 mod tunnel;
 pub mod upstream;
+mod verification_error;
 pub mod webhook;

@@ -11,12 +11,15 @@ use openssl::ssl::SslContext;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_openssl::SslStream;
 
+use crate::client_tls;
+use crate::direct::dial_tcp;
 use crate::egress::TunnelDialer;
 use crate::egress::http_connect::{self, ConnectRequest};
+use crate::failure::Failure;
 use crate::kubeconfig::Proxy;
 use crate::kubeconfig::proxy::ProxyProtocol;
 use crate::socket::Socket;
-use crate::upstream::{Failure, client_tls, dial_tcp, verification_error};
+use crate::verification_error::verification_error;
 
 /// A server, as a proxy is asked for it.
 #[derive(Clone, Copy)]

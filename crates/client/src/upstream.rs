@@ -6,13 +6,10 @@
 
 mod body;
 pub mod call_observer;
-pub mod client_tls;
 mod connection_limits;
 mod dial;
-mod failure;
 pub mod pool;
 mod tls;
-mod verification_error;
 
 use std::io;
 use std::sync::Arc;
@@ -33,13 +30,12 @@ use crate::kubeconfig::Proxy;
 use crate::paced::Paced;
 use crate::{limits, tunnel};
 
+pub use crate::direct::dial_tcp;
+pub use crate::failure::Failure;
+pub use crate::verification_error::verification_error;
 pub use body::{RequestBody, ResponseBody};
 pub use dial::Stream;
-pub use dial::dial_tcp;
-pub use failure::Failure;
-pub(crate) use failure::describe;
 pub use tls::{CertificateAndKey, TlsError, TlsFiles, read};
-pub use verification_error::verification_error;
 
 /// Makes outgoing requests. One per server.
 pub struct Upstream {

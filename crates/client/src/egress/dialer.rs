@@ -17,10 +17,12 @@ use tokio_openssl::SslStream;
 
 use super::configuration::{Connection, TlsPaths};
 use super::{http_connect, konnectivity};
+use crate::client_tls::{self, TrustedCas};
+use crate::direct::dial_tcp;
+use crate::failure::describe;
 use crate::limits::EGRESS_STEP_TIMEOUT;
 use crate::socket::{BoxedStream, Socket};
-use crate::upstream::client_tls::{self, TrustedCas};
-use crate::upstream::{describe, dial_tcp, verification_error};
+use crate::verification_error::verification_error;
 
 /// The Host header of CONNECT requests; the reference's.
 const CONNECT_HOST: &str = "127.0.0.1";

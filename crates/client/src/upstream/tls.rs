@@ -15,14 +15,14 @@ use pilothouse_types::bounded::BoundedCache;
 use pilothouse_types::lock::Lock;
 use tokio_openssl::SslStream;
 
+use crate::client_tls::{TrustedCas, client, context, offer_http2};
+use crate::failure::Failure;
 use crate::limits::{EXTENSION_TLS_CONTEXTS, PKI_FILE_BYTES};
 use crate::socket::Socket;
 use crate::tunnel::ProxyTls;
+use crate::verification_error::verification_error;
 
-use super::client_tls::{TrustedCas, client, context, offer_http2};
-use super::failure::Failure;
 use super::pool::{self, Digest, TlsIdentity};
-use super::verification_error::verification_error;
 
 /// The TLS files for connections to kubelets.
 #[derive(Clone, Debug, Default)]

@@ -10,12 +10,12 @@ use openssl::ssl::SslContext;
 use openssl::x509::X509;
 use tokio_openssl::SslStream;
 
+use crate::client_tls::{self, TrustedCas};
 use crate::egress::Egress;
 use crate::kubeconfig::{Access, IdentityPem, PresentedCredentials};
 use crate::routes::Routes;
 use crate::socket::Socket;
 use crate::tunnel::{self, ProxyTls, Target, Way};
-use crate::upstream::client_tls::{self, TrustedCas};
 use crate::upstream::pool::{self, Digest, Origin, Purpose, TlsIdentity};
 use crate::upstream::{Stream, verification_error};
 

@@ -82,8 +82,8 @@ mod tests {
 
     use openssl::ssl::{HandshakeError, SslAcceptor, SslMethod};
 
-    use super::super::client_tls::{TrustedCas, client, context};
     use super::*;
+    use crate::client_tls::{TrustedCas, client, context};
     use crate::testing::with_names;
 
     /// What comes of a connection to `host`, which shows a certificate with these names that is trusted.

@@ -46,14 +46,14 @@ pub enum Failure {
 }
 
 impl Failure {
-    pub(super) fn dial(address: SocketAddr, error: &io::Error) -> Failure {
+    pub(crate) fn dial(address: SocketAddr, error: &io::Error) -> Failure {
         if error.kind() == io::ErrorKind::TimedOut {
             return Failure::SlowDial(address.to_string());
         }
         Failure::Dial(address, format!("connect: {}", describe(error)))
     }
 
-    pub(super) fn broken(error: &hyper::Error) -> Failure {
+    pub(crate) fn broken(error: &hyper::Error) -> Failure {
         if error.is_incomplete_message() || error.is_canceled() {
             return Failure::Broken("EOF".to_owned());
         }
