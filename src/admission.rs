@@ -56,6 +56,7 @@ use crate::metrics::Metrics;
 use crate::registry::Backend;
 use crate::registry::admission::{Chain, NamedPlugin, Operation, Outcome, Plugin, Write, done};
 
+use self::image_policy::ImagePolicyWebhook;
 pub use self::plugin_config::PluginConfig;
 use self::policies::PolicyDeps;
 use self::webhooks::{Phase, Webhooks};
@@ -178,9 +179,7 @@ fn new_plugin(name: PluginName, settings: &Settings) -> Option<Box<dyn Plugin>> 
             let policies = settings.mutating_policies.as_ref()?;
             Box::new(policies::MutatingAdmissionPolicy(policy_deps(settings, policies)))
         }
-        PluginName::ImagePolicyWebhook => {
-            Box::new(image_policy::ImagePolicyWebhook(configured.image_policy.clone()?))
-        }
+        PluginName::ImagePolicyWebhook => Box::new(ImagePolicyWebhook(configured.image_policy.clone()?)),
         PluginName::PodTopologyLabels | PluginName::AlwaysAdmit => return None,
     })
 }

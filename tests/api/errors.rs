@@ -349,7 +349,7 @@ fn anonymous_request_is_unauthorized_when_disabled() {
 fn oversized_headers_are_refused_or_closed() {
     let (mut server, mut client) = server(&[]);
     let large = "x".repeat(300 << 10);
-    let many: String = (0..2_000).map(|number| format!("X-Header-{number}: value\r\n")).collect();
+    let many: String = (0..20_000).map(|number| format!("X-Header-{number}: value\r\n")).collect();
     let endless = "GET /".to_owned() + &"a".repeat(1 << 20);
     for lines in [format!("X-Large: {large}\r\n"), many, format!("{large}: x\r\n")] {
         let mut connection = client.raw();

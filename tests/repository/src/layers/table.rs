@@ -41,7 +41,7 @@ pub const LAYERS: &[Layer] = &[
     Layer {
         name: "telemetry",
         allowed: &["limits", "config"],
-        external: &["fs::File", "pilothouse::", "pilothouse_actors::"],
+        external: &["actix_http::", "fs::File", "pilothouse::", "pilothouse_actors::"],
     },
     Layer {
         name: "metrics",
