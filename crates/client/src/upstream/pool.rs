@@ -276,13 +276,17 @@ impl Pool {
 
     /// An empty pool, whose connections take these ways.
     pub fn with_routes(clock: Clock, routes: Routes) -> Arc<Pool> {
-        Arc::new(Pool {
+        Arc::new(Pool::unshared(clock, routes))
+    }
+
+    fn unshared(clock: Clock, routes: Routes) -> Pool {
+        Pool {
             clock,
             idle_timeout: IDLE_CONNECTION_TIMEOUT,
             routes,
             idle_connections: Lock::default(),
             observer: OnceLock::new(),
-        })
+        }
     }
 
     /// The ways of connections.

@@ -552,7 +552,7 @@ mod tests {
                         false,
                         &StoredExpressions::default(),
                         errors,
-                    )
+                    );
                 },
                 &[(path.as_str(), json, expected)],
             );
@@ -560,7 +560,7 @@ mod tests {
         each_refused(
             &base,
             |object, errors| {
-                validate(&FieldValue::top_level(object, "v"), true, &StoredExpressions::default(), errors)
+                validate(&FieldValue::top_level(object, "v"), true, &StoredExpressions::default(), errors);
             },
             &[(
                 "v.openAPIV3Schema.x-kubernetes-map-type",

@@ -270,8 +270,7 @@ async fn idle_connection_expires() {
     server.wait_for_open(1).await;
     // Also without further requests: the connection has a timer.
     let (clock, idle_timeout) = (Clock::system(), Duration::from_millis(50));
-    let pool =
-        Arc::new(Pool { clock, idle_timeout, routes: Routes::default(), idle_connections: Lock::default() });
+    let pool = Arc::new(Pool { idle_timeout, ..Pool::unshared(clock, Routes::default()) });
     server.send(&pool, &origin, Method::GET).await.unwrap();
     assert_eq!(pool.waiting(), 1);
     server.wait_for_open(1).await;
