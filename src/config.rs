@@ -9,6 +9,7 @@ pub mod audit;
 pub mod authentication_file;
 pub mod authorization_file;
 mod compat;
+mod coordinated_leadership;
 mod document;
 pub mod egress;
 mod emulation;
@@ -18,6 +19,7 @@ pub mod flag_groups;
 pub mod gates;
 mod gates_table;
 mod gates_without_effect;
+pub mod logging;
 mod memory_limit;
 pub mod metrics;
 pub mod oidc;
@@ -28,6 +30,7 @@ pub mod signing;
 pub mod tls_values;
 pub mod values;
 mod version;
+pub mod watch_cache;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -40,26 +43,29 @@ use clap::{ArgMatches, Args, Command, FromArgMatches};
 pub use admission_file::AdmissionFile;
 pub use audit::Audit;
 pub use authentication_file::AuthenticationFile;
+pub use coordinated_leadership::CoordinatedLeadership;
 pub use egress::EgressFlags;
 pub use emulation::EmulationFlags;
 pub use etcd::EtcdFlags;
 pub use external_authenticators::{FrontProxy, TokenWebhook};
 pub use flag_groups::{
     Aggregation, Api, Authentication, Authorization, AuthorizationMode, Backend, Controllers,
-    EndpointReconcilerType, Engine, Kubelets, Lifecycle, LogFormat, Logging, RequestLimits, ServiceAccounts,
-    Serving, SigningKeyPart, Storage, TlsVersion, Traces,
+    EndpointReconcilerType, Engine, Kubelets, Lifecycle, RequestLimits, ServiceAccounts, Serving,
+    SigningKeyPart, Storage, TlsVersion, Traces,
 };
 pub use gates::FeatureGates;
+pub use logging::{InfoStream, LogFormat, Logging};
 pub use memory_limit::MemoryLimit;
 pub use metrics::MetricFlags;
 pub use oidc::OpenId;
 pub use peers::Peers;
 pub use signing::Signing;
 pub use tls_values::NamedCertificate;
+pub use watch_cache::WatchCache;
 
 use pilothouse_api::admission_plugins::PluginName;
 use pilothouse_api::gates::{
-    ANONYMOUS_AUTH_CONFIGURABLE_ENDPOINTS, LOGGING_BETA_OPTIONS, MULTI_CIDR_SERVICE_ALLOCATOR,
+    ANONYMOUS_AUTH_CONFIGURABLE_ENDPOINTS, MULTI_CIDR_SERVICE_ALLOCATOR,
     STRUCTURED_AUTHENTICATION_CONFIGURATION,
 };
 
@@ -75,6 +81,9 @@ pub struct Config {
     /// The storage of objects.
     #[command(flatten)]
     pub storage: Storage,
+    /// Recent events in memory.
+    #[command(flatten)]
+    pub watch_cache: WatchCache,
     /// etcd. [`Config::etcd`] has these flags only if it is used.
     #[command(flatten)]
     pub etcd_flags: EtcdFlags,
@@ -117,6 +126,9 @@ pub struct Config {
     /// The settings of controllers.
     #[command(flatten)]
     pub controllers: Controllers,
+    /// Coordinated leader election.
+    #[command(flatten)]
+    pub coordinated_leadership: CoordinatedLeadership,
     /// The signers of certificate requests.
     #[command(flatten)]
     pub signing: Signing,
@@ -274,12 +286,11 @@ impl Config {
         self.emulation.validate().map_err(ConfigError)?;
         let gates = self.gates();
         gates.validate(&self.api.feature_gates).map_err(ConfigError)?;
-        if self.logging.logging_format == LogFormat::Json && !gates.enabled(LOGGING_BETA_OPTIONS) {
-            return invalid("format: Forbidden: Log format json is disabled, see LoggingBetaOptions feature");
-        }
+        self.logging.validate(&gates).map_err(ConfigError)?;
         self.service_accounts.validate_signing_endpoint(&gates).map_err(ConfigError)?;
         self.front_proxy.validate(&gates).map_err(ConfigError)?;
         self.peers.validate(&gates, &self.aggregation).map_err(ConfigError)?;
+        self.coordinated_leadership.validate().map_err(ConfigError)?;
         PluginFlags::new(&self.api).validate().map_err(ConfigError)?;
         self.signing.signing_authority().map_err(ConfigError)?;
         self.audit.validate().map_err(ConfigError)?;

@@ -135,6 +135,8 @@ pub const LOG_BYTES_WAITING: usize = 1 << 20;
 pub const LOG_ERRORS_WAITING: usize = 256;
 /// Bytes of one log line; the rest is cut.
 pub const LOG_LINE_BYTES: usize = 64 << 10;
+/// Bytes of buffered log lines, whatever `--log-text-info-buffer-size` says; the reference's value.
+pub const LOG_BUFFER_BYTES: usize = 2 << 30;
 /// Log lines of one call site in a burst, at the levels that are on by default. Clients can cause many of them; the longest list
 /// that a start writes is shorter.
 pub const LOG_LINE_BURST: u32 = 100;

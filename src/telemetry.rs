@@ -1,26 +1,30 @@
-//! The log of the server: lines on stderr.
+//! The log of the server: lines on stderr, or on both standard streams ([`outputs`]).
 //!
-//! One thread writes them ([`log_queue`]), so that a stderr that nobody reads blocks no other thread. The lines that clients can
+//! One thread writes them ([`log_queue`]), so that a stream that nobody reads blocks no other thread. The lines that clients can
 //! cause are limited per call site ([`call_site_limit`]). The reason why the process ends is not queued
 //! ([`report_fatal`]).
 
 mod call_site_limit;
 mod log_queue;
+mod outputs;
 
 use std::backtrace::{Backtrace, BacktraceStatus};
+use std::fs::File;
 use std::io::Write as _;
 use std::panic::PanicHookInfo;
 use std::sync::{LazyLock, OnceLock, mpsc};
 use std::{io, panic, thread};
 
 use pilothouse_types::clock::Clock;
+use tracing::Level;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload::Handle;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 
 use self::call_site_limit::{CallSiteLimit, Limited};
-use self::log_queue::{LineWriter, LogQueue, stderr};
+use self::log_queue::{LineWriter, LogQueue, stderr, stdout};
+use self::outputs::{BufferedOutput, Outputs};
 use crate::config::{LogFormat, Logging};
 use crate::limits;
 
@@ -70,10 +74,19 @@ pub fn init(logging: &Logging) -> Result<Log, LogError> {
             lines.finish().with(Limited(&LIMIT)).try_init()?;
         }
     }
-    QUEUE.start(stderr()?, || LIMIT.report())?;
+    QUEUE.start(outputs(logging)?, || LIMIT.report())?;
     // The default hook writes to stderr directly, which would block the panicking thread if nobody reads.
     panic::set_hook(Box::new(report_panic));
     Ok(Log(()))
+}
+
+/// Where the lines go.
+fn outputs(logging: &Logging) -> io::Result<Outputs<File>> {
+    let Some(info) = logging.info_stream() else { return Ok(Outputs::single(stderr()?)) };
+    let errors = if info.has_warnings { Level::ERROR } else { Level::WARN };
+    let (interval, clock) = (logging.log_flush_frequency, Clock::system());
+    let output = BufferedOutput::new(stdout()?, errors, info.buffer_size, interval, clock);
+    Ok(Outputs::split(stderr()?, output))
 }
 
 fn report_panic(info: &PanicHookInfo<'_>) {

@@ -26,6 +26,7 @@ use crate::committer::{self, CommitObserver, Committer, CommitterDeps};
 use crate::describe::Describe;
 use crate::encryption::Encryption;
 use crate::engine::{Engine, EngineError};
+use crate::event_limits::EventLimits;
 use crate::fatal::Fatal;
 use crate::history_bounds::HistoryBounds;
 use crate::limits::{
@@ -119,6 +120,7 @@ impl Default for Options {
                 per_type_bytes: WINDOW_BYTES,
                 total_budget: MemoryBudget::standalone(WINDOWS_BYTES),
                 history: HistoryBounds::default(),
+                events: EventLimits::default(),
             },
             store_threads: 1,
             housekeeping_interval: HOUSEKEEPING_INTERVAL,
@@ -321,7 +323,7 @@ impl Directory {
                 .archive
                 .as_ref()
                 .map(|archive| ArchiveReader::new(Arc::clone(archive), type_name.clone()));
-            State::empty(first_revision, &self.window_bounds, archive_reader)
+            State::empty(first_revision, self.window_bounds.for_type(type_name), archive_reader)
         });
         let (name, deps) = (type_name.clone(), self.deps.clone());
         let store =

@@ -31,6 +31,7 @@ pub mod disk_bytes;
 pub mod encryption;
 pub mod engine;
 pub mod event;
+pub mod event_limits;
 pub mod fair_queuing;
 pub mod fatal;
 pub mod history_bounds;

@@ -72,6 +72,10 @@ pub const HISTORY_LEAST_BYTES: u64 = 256 << 10;
 pub const EXPIRE_PER_TURN: usize = 4_096;
 /// Bytes of history that one type keeps in memory; beyond that the oldest events leave early.
 pub const WINDOW_BYTES: usize = 64 << 20;
+/// Events that a type may keep in memory, whatever `--watch-cache-sizes` says: the watches of busy types should not read the disk.
+pub const WINDOW_LEAST_EVENTS: usize = 100;
+/// How long events stay in memory that cannot be read again, whatever that flag says. Both are the reference's values.
+pub const EVENTS_STAY: Duration = Duration::from_secs(75);
 /// Events of one type that only the log holds, remembered with 40 bytes each; beyond that the oldest are dropped early.
 pub const ARCHIVED_EVENTS: usize = 1 << 20;
 /// Bytes of objects that one read from the log returns.

@@ -40,11 +40,11 @@ impl State {
     /// The state of a type that nothing was ever written to, at this revision. `archive_reader` reads its history back from the log.
     pub fn empty(
         revision: Revision,
-        window_bounds: &WindowBounds,
+        window_bounds: WindowBounds,
         archive_reader: Option<ArchiveReader>,
     ) -> State {
         let snapshot = Snapshot::empty(revision);
-        let window = Window::new(snapshot.revision, window_bounds.clone()).with_archive(archive_reader);
+        let window = Window::new(snapshot.revision, window_bounds).with_archive(archive_reader);
         State::new(snapshot, Arc::new(window))
     }
 
@@ -249,9 +249,10 @@ impl Rebuilding {
 
     /// The window, which begins after the floor.
     fn window(&mut self, window_bounds: &WindowBounds) -> &Window {
-        let Rebuilding { floor, counter, archive_reader, window, .. } = self;
+        let Rebuilding { type_name, floor, counter, archive_reader, window, .. } = self;
         window.get_or_insert_with(|| {
-            Window::restored(*floor, *counter, window_bounds.clone()).with_archive(archive_reader.clone())
+            let bounds = window_bounds.for_type(type_name);
+            Window::restored(*floor, *counter, bounds).with_archive(archive_reader.clone())
         })
     }
 
@@ -324,8 +325,10 @@ impl Rebuilding {
         }
         let window = match self.window {
             Some(window) => window,
-            None => Window::restored(self.floor, self.counter, window_bounds.clone())
-                .with_archive(self.archive_reader),
+            None => {
+                let bounds = window_bounds.for_type(&self.type_name);
+                Window::restored(self.floor, self.counter, bounds).with_archive(self.archive_reader)
+            }
         };
         let written = Arc::new(self.written);
         let snapshot = Snapshot { revision: self.counter, objects: self.objects, written };

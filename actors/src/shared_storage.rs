@@ -254,8 +254,8 @@ fn states(
 ) -> BTreeMap<TypeName, State> {
     let mut states: BTreeMap<TypeName, State> = BTreeMap::new();
     for (type_name, object) in objects {
-        let state = states.entry(type_name).or_insert_with(|| {
-            let window = Arc::new(Window::new(revision, options.window_bounds.clone()));
+        let state = states.entry(type_name).or_insert_with_key(|type_name| {
+            let window = Arc::new(Window::new(revision, options.window_bounds.for_type(type_name)));
             State { snapshot: Snapshot::empty(revision), window, last: revision, rollbacks: 0 }
         });
         state.snapshot.objects.insert(object.key.clone(), object);

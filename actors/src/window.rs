@@ -17,11 +17,12 @@ use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 
 use pilothouse_types::lock::SharedLock;
 use pilothouse_types::memory::{MemoryBudget, Reservation};
-use pilothouse_types::object::Revision;
+use pilothouse_types::object::{Revision, TypeName};
 
 use crate::archive::ArchiveReader;
 use crate::checkpoints::Checkpoints;
 use crate::event::{Event, EventStub};
+use crate::event_limits::EventLimits;
 use crate::history_bounds::{HistoryBounds, HistoryShare};
 use crate::limits::{ARCHIVED_EVENTS, EXPIRE_PER_TURN, WINDOW_GAPS, WINDOW_LEAST_BYTES};
 use crate::log_time::LogTime;
@@ -60,17 +61,26 @@ pub struct WindowBounds {
     pub total_budget: MemoryBudget,
     /// How much history may be in the log.
     pub history: HistoryBounds,
+    /// The maximum numbers of events in memory.
+    pub events: EventLimits,
 }
 
 impl From<usize> for WindowBounds {
     /// A bound for one type alone.
     fn from(per_type_bytes: usize) -> WindowBounds {
         let total_budget = MemoryBudget::standalone(usize::MAX);
-        WindowBounds { per_type_bytes, total_budget, history: HistoryBounds::unlimited() }
+        let (history, events) = (HistoryBounds::unlimited(), EventLimits::default());
+        WindowBounds { per_type_bytes, total_budget, history, events }
     }
 }
 
 impl WindowBounds {
+    /// Those of the window of this type.
+    #[must_use]
+    pub fn for_type(&self, name: &TypeName) -> WindowBounds {
+        WindowBounds { events: self.events.for_type(name), ..self.clone() }
+    }
+
     /// Whether a growing window of this size must drop events. Where all windows together are too large, the busy
     /// ones shrink.
     fn exceeded_by(&self, bytes: usize) -> bool {
@@ -180,7 +190,11 @@ impl Window {
         self.head.fetch_max(newest, Ordering::Release);
         self.seen.fetch_max(newest, Ordering::Release);
         let mut dropped = Vec::new();
-        while inner.events.len() > 1 && self.bounds.exceeded_by(inner.bytes.bytes()) {
+        let can_read_again = self.archive_reader.is_some();
+        while inner.events.len() > 1
+            && (self.bounds.exceeded_by(inner.bytes.bytes())
+                || self.bounds.events.exceeded_by(&inner.events, can_read_again))
+        {
             match (inner.pop(), &self.archive_reader) {
                 (Some(stub), Some(_)) => inner.archived.push_back(stub),
                 (Some(stub), None) => dropped.push(inner.raise_floor(stub)),
@@ -418,7 +432,7 @@ impl Inner {
 mod tests {
     use bytes::Bytes;
     use pilothouse_types::memory::MemoryLedger;
-    use pilothouse_types::object::{Draft, Key, Object, Pairs, TypeName};
+    use pilothouse_types::object::{Draft, Key, Object, Pairs};
 
     use super::*;
     use crate::archive::{Archive, ArchiveError, Span};
@@ -560,8 +574,7 @@ mod tests {
         const LIMIT: usize = 64 << 20;
         let ledger = MemoryLedger::new(Some(LIMIT));
         let all = ledger.cache("windows", LIMIT);
-        let history = HistoryBounds::unlimited();
-        let bounds = WindowBounds { per_type_bytes: LIMIT, total_budget: all.clone(), history };
+        let bounds = WindowBounds { total_budget: all.clone(), ..WindowBounds::from(LIMIT) };
         let archive_reader = ArchiveReader::new(Arc::new(EmptyArchive), TypeName::new("pods"));
         let in_log = Window::new(Revision(1), bounds.clone()).with_archive(Some(archive_reader));
         let in_memory = Window::new(Revision(1), bounds);

@@ -27,26 +27,12 @@ const fn ineffective(name: &'static str, kind: ValueKind, reason: &'static str) 
     Ineffective { name, kind, reason }
 }
 
-const OWN_ELECTION: &str = "no controller of this server is elected by coordinated leader election";
-const LINES_AT_ONCE: &str = "every line is written to standard error at once";
-const IN_MEMORY: &str = "the history in memory is bounded by bytes and by time";
-
 /// The flags without effect.
 const INEFFECTIVE: &[Ineffective] = &[
-    ineffective("coordinated-leadership-lease-duration", Text, OWN_ELECTION),
-    ineffective("coordinated-leadership-renew-deadline", Text, OWN_ELECTION),
-    ineffective("coordinated-leadership-retry-period", Text, OWN_ELECTION),
-    ineffective("default-watch-cache-size", Text, IN_MEMORY),
     ineffective("enable-logs-handler", Bool, "/logs is not served"),
     ineffective("kubelet-read-only-port", Text, "no request goes to that port, in the reference either"),
-    ineffective("log-flush-frequency", Text, LINES_AT_ONCE),
-    ineffective("log-json-info-buffer-size", Text, LINES_AT_ONCE),
-    ineffective("log-json-split-stream", Bool, LINES_AT_ONCE),
-    ineffective("log-text-info-buffer-size", Text, LINES_AT_ONCE),
-    ineffective("log-text-split-stream", Bool, LINES_AT_ONCE),
     ineffective("permit-address-sharing", Bool, "the socket always has SO_REUSEADDR"),
     ineffective("watch-cache", Bool, "objects are always served from memory"),
-    ineffective("watch-cache-sizes", Text, IN_MEMORY),
 ];
 
 /// Adds the flags to a command.

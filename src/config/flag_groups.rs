@@ -557,31 +557,6 @@ pub struct Lifecycle {
     pub shutdown_watch_termination_grace_period: Duration,
 }
 
-/// Logging.
-#[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Logging")]
-pub struct Logging {
-    /// Log verbosity: 0 info, 4 debug, 6 trace. The variable RUST_LOG takes precedence.
-    #[arg(short = 'v', long = "v", default_value_t = 0, value_name = "LEVEL")]
-    pub verbosity: u32,
-    /// Serve profiles at /debug/pprof/, what actors do at /debug/actors, and /debug/flags/v, which changes the log verbosity at run
-    /// time. All need authorization.
-    #[arg(long, action = ArgAction::Set, default_value_t = true)]
-    pub profiling: bool,
-    /// Measure how long threads wait for locks, for /debug/pprof/block and /debug/pprof/mutex.
-    #[arg(long, action = ArgAction::Set, default_value_t = false)]
-    pub contention_profiling: bool,
-    /// Serve profiles and /debug/flags/v on this Unix socket as well, to everybody who may open it; empty for none.
-    #[arg(long, default_value = "", value_name = "PATH")]
-    pub debug_socket_path: String,
-    /// Log verbosity of single modules: http=6,pki=4.
-    #[arg(long, value_delimiter = ',', value_name = "MODULE=LEVEL,...")]
-    pub vmodule: Vec<String>,
-    /// Format of log lines.
-    #[arg(long, default_value = "text", value_enum)]
-    pub logging_format: LogFormat,
-}
-
 /// Flags of traces.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Traces")]
@@ -589,13 +564,4 @@ pub struct Traces {
     /// File with the configuration of traces: where a collector is, and how many requests are traced.
     #[arg(long, value_name = "FILE")]
     pub tracing_config_file: Option<PathBuf>,
-}
-
-/// The format of log lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// Text.
-    Text,
-    /// JSON.
-    Json,
 }

@@ -217,7 +217,7 @@ impl FeatureGates {
     /// Whether the feature is on. An unknown name is off, and so is what this server does not have.
     pub fn enabled(&self, name: &str) -> bool {
         let Some(gate) = find(name) else { return self.set.get(name).copied().unwrap_or(false) };
-        let Some(form) = gate.at(self.release).filter(|_| !gates_without_effect::is_missing(name)) else {
+        let Some(form) = gate.at(self.release) else {
             return false;
         };
         let chosen = || self.set.get(name).copied().unwrap_or(form.default);

@@ -16,10 +16,8 @@ enum Reason {
     Internal,
     /// It is left over: nothing in the reference depends on it either.
     LeftOver,
-    /// What it switches is not built yet: it is as if the gate were off.
-    NotBuilt,
 }
-use Reason::{Internal, LeftOver, NotBuilt, OtherComponent, OtherStorage};
+use Reason::{Internal, LeftOver, OtherComponent, OtherStorage};
 
 impl Reason {
     fn text(self) -> &'static str {
@@ -28,16 +26,12 @@ impl Reason {
             OtherStorage => "it is about a storage that this server does not have",
             Internal => "it changes nothing that can be seen",
             LeftOver => "nothing depends on it any more",
-            NotBuilt => "this server does not have what it switches",
         }
     }
 }
 
 #[rustfmt::skip]
 const WITHOUT_EFFECT: &[(Reason, &[&str])] = &[
-    (NotBuilt, &[
-        "LoggingAlphaOptions",
-    ]),
     (Internal, &[
         "APIServingWithRoutine",
         "ClientsAllowCBOR",
@@ -141,11 +135,6 @@ pub(super) fn reason(gate: &Gate, release: MinorVersion) -> Option<&'static str>
 /// Whether a gate is known to switch nothing here, in any release.
 pub(super) fn is_listed(name: &str) -> bool {
     entry(name).is_some()
-}
-
-/// Whether this server does not have what a gate switches.
-pub(super) fn is_missing(name: &str) -> bool {
-    entry(name).is_some_and(|(reason, _)| *reason == NotBuilt)
 }
 
 fn entry(name: &str) -> Option<&'static (Reason, &'static [&'static str])> {

@@ -3,7 +3,7 @@
 //! If one process owns the store, this server always has the lease. The holder's identity consists of the host and the cluster then, and
 //! survives restarts: a restarted server need not wait for its own lease.
 //!
-//! Servers that share a store compete for it ([`Rivals`]) by the rules of client-go: clocks may differ, so each measures by its own how
+//! Servers that share a store compete for it (`Rivals`) by the rules of client-go: clocks may differ, so each measures by its own how
 //! long it has seen the lease without a change, and whoever cannot renew it stops working before others may begin.
 
 use std::cell::{Cell, RefCell};
@@ -27,21 +27,46 @@ use super::queue::{Outcome, Queue};
 use super::runner::{Controller, ObjectChange, WatchedTypes};
 use crate::pki::random;
 
-/// The name of the lease. It differs from that of kube-controller-manager, which may run beside our controllers.
+/// The name of the lease of most controllers. It differs from that of kube-controller-manager, which may run beside our controllers.
 pub const LEASE: &str = "pilothouse-controllers";
-/// The duration of the lease without renewal.
-const LEASE_DURATION: Duration = Duration::from_secs(60);
-/// How often it is renewed: each renewal is a write.
-const RENEW_INTERVAL: Duration = Duration::from_secs(30);
+
+/// A lease in kube-system: how long it lasts, and when it is renewed.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseSettings {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether servers share the store, and so compete for it.
+    pub has_rivals: bool,
+    /// How long it lasts without a renewal.
+    pub duration: Duration,
+    /// How often it is renewed: each renewal is a write.
+    pub renew_interval: Duration,
+    /// How long the controllers of a server work without a renewal, if it has rivals. The rest is for what they have begun.
+    pub work_duration: Duration,
+    /// How soon a server that lacks the lease, or could not renew it, tries again.
+    pub retry_interval: Duration,
+}
+
+/// [`LEASE`] if one process owns the store.
+pub const OWN_STORE: LeaseSettings = LeaseSettings {
+    name: LEASE,
+    has_rivals: false,
+    duration: Duration::from_secs(60),
+    renew_interval: Duration::from_secs(30),
+    work_duration: Duration::from_secs(60),
+    retry_interval: Duration::from_secs(30),
+};
 
 /// The same among servers that share the store. Except for the interval of renewals, these are the defaults of client-go: LeaseDuration,
 /// RenewDeadline (the work duration) and RetryPeriod.
-const SHARED_LEASE_DURATION: Duration = Duration::from_secs(15);
-const SHARED_RENEW_INTERVAL: Duration = Duration::from_secs(4);
-/// How long the controllers of a server work without a renewal. The rest is for what they have begun.
-const SHARED_WORK_DURATION: Duration = Duration::from_secs(10);
-/// How soon a server that lacks the lease, or could not renew it, tries again.
-const SHARED_RETRY_INTERVAL: Duration = Duration::from_secs(2);
+pub const SHARED_STORE: LeaseSettings = LeaseSettings {
+    name: LEASE,
+    has_rivals: true,
+    duration: Duration::from_secs(15),
+    renew_interval: Duration::from_secs(4),
+    work_duration: Duration::from_secs(10),
+    retry_interval: Duration::from_secs(2),
+};
 
 /// Controllers may work now that could not before. Answers nothing. On Full another one is queued; on Closed nobody waits.
 #[derive(Clone, Copy, Message)]
@@ -63,20 +88,21 @@ struct State {
 struct Term {
     clock: Clock,
     renewed: Moment,
+    length: Duration,
 }
 
 impl Leadership {
     /// Whether this server holds the lease.
     pub fn is_leader(&self) -> bool {
-        let is_in_term = |term: &Term| term.clock.elapsed(term.renewed) < SHARED_WORK_DURATION;
+        let is_in_term = |term: &Term| term.clock.elapsed(term.renewed) < term.length;
         self.0.is_leader.get() && self.0.term.borrow().as_ref().is_none_or(is_in_term)
     }
 
     /// The server leads for a while: it began to renew the lease at this moment.
-    fn renew(&self, clock: &Clock, renewed: Moment) {
+    fn renew(&self, clock: &Clock, renewed: Moment, length: Duration) {
         // If the last term is over, whoever waits has to be told that it begins again.
         self.0.is_leader.set(self.is_leader());
-        *self.0.term.borrow_mut() = Some(Term { clock: clock.clone(), renewed });
+        *self.0.term.borrow_mut() = Some(Term { clock: clock.clone(), renewed, length });
         self.set(true);
     }
 
@@ -99,21 +125,20 @@ impl Leadership {
 
 /// Holds and renews the lease.
 pub struct LeaseHolder {
-    /// Reads and writes objects.
-    pub client: Client,
-    /// The source of time.
-    pub clock: Clock,
+    settings: LeaseSettings,
+    client: Client,
+    clock: Clock,
     /// Tells the controllers whether they may work.
-    pub leadership: Leadership,
+    leadership: Leadership,
     /// Whether it has held the lease since the start. Until then, any other holder is an earlier run of this server, perhaps
     /// under another host name: the store belongs to one process.
-    pub has_held_lease: Cell<bool>,
+    has_held_lease: Cell<bool>,
     /// If servers share the store: what this one knows of the others.
-    pub rivals: Option<Rivals>,
+    rivals: Option<Rivals>,
 }
 
 /// What a server knows of the others that compete for the lease.
-pub struct Rivals {
+struct Rivals {
     /// Tells this process from others, also on the same host.
     process: String,
     /// What the lease said last, and since when.
@@ -124,7 +149,7 @@ pub struct Rivals {
 
 impl Rivals {
     /// Nothing is known of them.
-    pub fn new() -> Rivals {
+    fn new() -> Rivals {
         Rivals { process: random::uuid(), observed: RefCell::default(), written: Cell::default() }
     }
 
@@ -141,60 +166,68 @@ impl Rivals {
     }
 }
 
-impl Default for Rivals {
-    fn default() -> Rivals {
-        Rivals::new()
-    }
-}
-
 impl LeaseHolder {
+    /// Holds this lease from now on, and tells by `leadership` whether it does.
+    pub fn new(settings: LeaseSettings, client: Client, clock: Clock, leadership: Leadership) -> LeaseHolder {
+        LeaseHolder {
+            settings,
+            client,
+            clock,
+            leadership,
+            has_held_lease: Cell::new(false),
+            rivals: settings.has_rivals.then(Rivals::new),
+        }
+    }
+
     async fn hold(&self) -> Result<Outcome> {
         let Ok(resource) = self.client.resource(LEASES) else {
             // Without the Lease API nobody else can hold it, either: among servers that share the store nobody may work then.
             self.leadership.set(self.rivals.is_none());
             return Ok(Outcome::Done);
         };
-        let target = ObjectRef { resource: &resource, namespace: SYSTEM_NAMESPACE, name: LEASE };
+        let target = ObjectRef { resource: &resource, namespace: SYSTEM_NAMESPACE, name: self.settings.name };
+        let LeaseSettings { duration, renew_interval, .. } = self.settings;
         if let Some(rivals) = &self.rivals {
             return self.compete(rivals, target).await;
         }
         let (identity, now) = (self.identity().await?, self.clock.now());
         let Some(lease) = self.client.read(target).await? else {
-            self.client.create(target, &new_lease(&identity, LEASE_DURATION, now)).await?;
+            self.client.create(target, &new_lease(target.name, &identity, duration, now)).await?;
             self.has_held_lease.set(true);
             self.leadership.set(true);
-            return Ok(Outcome::RequeueAfter(RENEW_INTERVAL));
+            return Ok(Outcome::RequeueAfter(renew_interval));
         };
         let spec = lease.get("spec").unwrap_or(&Value::Null);
         let renewed = renewed_plus(spec, Duration::ZERO);
-        if spec.str("holderIdentity") == identity && renewed.plus(RENEW_INTERVAL) > now && renewed <= now {
+        if spec.str("holderIdentity") == identity && renewed.plus(renew_interval) > now && renewed <= now {
             self.has_held_lease.set(true);
             self.leadership.set(true);
-            return Ok(Outcome::RequeueAfter(renewed.plus(RENEW_INTERVAL).since(now)));
+            return Ok(Outcome::RequeueAfter(renewed.plus(renew_interval).since(now)));
         }
-        let duration = spec
+        let lasts = spec
             .get("leaseDurationSeconds")
             .and_then(Value::as_int)
             .and_then(|seconds| u64::try_from(seconds).ok());
-        let expiry = renewed_plus(spec, Duration::from_secs(duration.unwrap_or(0)));
+        let expiry = renewed_plus(spec, Duration::from_secs(lasts.unwrap_or(0)));
         let is_held_by_other =
             !matches!(spec.str("holderIdentity"), "" | "-") && spec.str("holderIdentity") != identity;
         if is_held_by_other && expiry > now && self.has_held_lease.get() {
             self.leadership.set(false);
             return Ok(Outcome::RequeueAfter(expiry.since(now)));
         }
-        self.client.edit(target, "", |lease| Ok(acquire(lease, &identity, LEASE_DURATION, now))).await?;
+        self.client.edit(target, "", |lease| Ok(acquire(lease, &identity, duration, now))).await?;
         self.has_held_lease.set(true);
         self.leadership.set(true);
-        Ok(Outcome::RequeueAfter(RENEW_INTERVAL))
+        Ok(Outcome::RequeueAfter(renew_interval))
     }
 
     /// Renews the lease, or takes it over when its holder has not renewed it for as long as it lasts.
     async fn compete(&self, rivals: &Rivals, target: ObjectRef<'_>) -> Result<Outcome> {
         let (identity, now) = (format!("{}_{}", host_name(), rivals.process), self.clock.now());
+        let LeaseSettings { duration, renew_interval, work_duration, retry_interval, .. } = self.settings;
         let Some(lease) = self.client.read(target).await? else {
             rivals.written.set(Some(self.clock.moment()));
-            self.client.create(target, &new_lease(&identity, SHARED_LEASE_DURATION, now)).await?;
+            self.client.create(target, &new_lease(target.name, &identity, duration, now)).await?;
             return Ok(Outcome::RequeueAfter(Duration::ZERO));
         };
         let spec = lease.get("spec").unwrap_or(&Value::Null);
@@ -202,10 +235,10 @@ impl LeaseHolder {
         let holder = spec.str("holderIdentity");
         if holder == identity {
             if let Some(written) = rivals.written.get() {
-                self.leadership.renew(&self.clock, written);
+                self.leadership.renew(&self.clock, written, work_duration);
             }
-            if unchanged_for < SHARED_RENEW_INTERVAL {
-                return Ok(Outcome::RequeueAfter(SHARED_RENEW_INTERVAL - unchanged_for));
+            if unchanged_for < renew_interval {
+                return Ok(Outcome::RequeueAfter(renew_interval - unchanged_for));
             }
         } else {
             self.leadership.set(false);
@@ -213,12 +246,12 @@ impl LeaseHolder {
             let lasts =
                 Duration::from_secs(seconds.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(0));
             if !matches!(holder, "" | "-") && unchanged_for < lasts {
-                return Ok(Outcome::RequeueAfter((lasts - unchanged_for).min(SHARED_RETRY_INTERVAL)));
+                return Ok(Outcome::RequeueAfter((lasts - unchanged_for).min(retry_interval)));
             }
         }
         // What it says afterwards decides: another server may have been faster.
         let began = self.clock.moment();
-        let acquired = |lease: &mut Value| Ok(acquire(lease, &identity, SHARED_LEASE_DURATION, now));
+        let acquired = |lease: &mut Value| Ok(acquire(lease, &identity, duration, now));
         self.client.edit_if_unchanged(target, "", &lease, acquired).await?;
         rivals.written.set(Some(began));
         Ok(Outcome::RequeueAfter(Duration::ZERO))
@@ -248,13 +281,13 @@ fn renewed_plus(spec: &Value, span: Duration) -> Timestamp {
     Timestamp::from_unix(seconds).plus(Duration::from_micros(micros.into())).plus(span)
 }
 
-fn micro_time(now: Timestamp) -> String {
+pub(super) fn micro_time(now: Timestamp) -> String {
     time::format_micros(now.unix_seconds(), now.subsec_micros())
 }
 
-fn new_lease(identity: &str, duration: Duration, now: Timestamp) -> Value {
+fn new_lease(name: &str, identity: &str, duration: Duration, now: Timestamp) -> Value {
     let text = format!(
-        r#"{{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{{"name":"{LEASE}","namespace":"{SYSTEM_NAMESPACE}"}}}}"#
+        r#"{{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{{"name":"{name}","namespace":"{SYSTEM_NAMESPACE}"}}}}"#
     );
     let mut lease = json::read(text.as_bytes()).unwrap_or_default();
     acquire(&mut lease, identity, duration, now);
@@ -288,7 +321,7 @@ impl Controller for LeaseHolder {
     }
 
     fn max_retry_delay(&self) -> Duration {
-        if self.rivals.is_some() { SHARED_RETRY_INTERVAL } else { RENEW_INTERVAL }
+        self.settings.retry_interval
     }
 
     fn initial_keys(&self) -> Vec<()> {
@@ -297,7 +330,7 @@ impl Controller for LeaseHolder {
 
     fn on_change(&self, change: &ObjectChange<'_>, queue: &mut Queue<()>) {
         if change.time.is_some()
-            && change.object.key.name() == LEASE
+            && change.object.key.name() == self.settings.name
             && change.object.key.namespace() == SYSTEM_NAMESPACE
         {
             queue.add(());
@@ -317,13 +350,14 @@ mod tests {
     fn term_ends_without_renewal() {
         let clock = Clock::manual(Timestamp(1));
         let leadership = Leadership::default();
+        let length = SHARED_STORE.work_duration;
         assert!(!leadership.is_leader());
-        leadership.renew(&clock, clock.moment());
-        clock.advance(SHARED_WORK_DURATION - Duration::from_secs(1));
+        leadership.renew(&clock, clock.moment(), length);
+        clock.advance(length - Duration::from_secs(1));
         assert!(leadership.is_leader());
         clock.advance(Duration::from_secs(1));
         assert!(!leadership.is_leader(), "others may not begin for a while yet");
-        leadership.renew(&clock, clock.moment());
+        leadership.renew(&clock, clock.moment(), length);
         assert!(leadership.is_leader());
         leadership.set(false);
         assert!(!leadership.is_leader());
@@ -333,7 +367,7 @@ mod tests {
     fn lease_counts_from_its_last_change_as_this_server_saw_it() {
         let (clock, rivals) = (Clock::manual(Timestamp(1)), Rivals::new());
         let spec = |renewed: u64| {
-            let mut lease = new_lease("other", SHARED_LEASE_DURATION, Timestamp(renewed));
+            let mut lease = new_lease(LEASE, "other", SHARED_STORE.duration, Timestamp(renewed));
             lease.entry("spec").clone()
         };
         let first = clock.moment();
@@ -347,12 +381,13 @@ mod tests {
     #[test]
     fn acquiring_the_lease_of_another_holder_counts_as_transition() {
         let now = Timestamp(1_700_000_000_000_001);
-        let mut lease = new_lease("a", LEASE_DURATION, now);
+        let duration = OWN_STORE.duration;
+        let mut lease = new_lease(LEASE, "a", duration, now);
         assert_eq!(lease.get_path(&["spec", "leaseTransitions"]), None);
-        assert_eq!(renewed_plus(lease.get("spec").unwrap(), LEASE_DURATION), now.plus(LEASE_DURATION));
-        acquire(&mut lease, "a", LEASE_DURATION, now);
+        assert_eq!(renewed_plus(lease.get("spec").unwrap(), duration), now.plus(duration));
+        acquire(&mut lease, "a", duration, now);
         assert_eq!(lease.get_path(&["spec", "leaseTransitions"]), None);
-        acquire(&mut lease, "b", LEASE_DURATION, now);
+        acquire(&mut lease, "b", duration, now);
         assert_eq!(lease.get_path(&["spec", "leaseTransitions"]), Some(&Value::Int(1)));
         assert_eq!(lease.get_path(&["spec", "holderIdentity"]), Some(&"b".into()));
     }

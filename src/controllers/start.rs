@@ -1,6 +1,6 @@
 //! Starts the controllers on their own thread, and restarts those that panic.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
@@ -35,7 +35,7 @@ use super::expiry::{self, Expiry};
 use super::extension_documents::{self, ExtensionDocuments};
 use super::flow_schemas::{self, FlowSchemas};
 use super::informer::{AddSubscriber, InformerHandle, Subscriber};
-use super::lease::{LEASE, Leadership, LeaseHolder, Rivals};
+use super::lease::{LEASE, Leadership, LeaseHolder, LeaseSettings, OWN_STORE, SHARED_STORE};
 use super::own_objects::{self, OwnObjects, Reconcile};
 use super::peer_discovery::{self, PeerDiscovery};
 use super::peer_record::{self, PeerRecord};
@@ -89,6 +89,8 @@ pub struct Settings {
     pub identity: Option<ServerIdentity>,
     /// Feature gates about storage versions.
     pub storage_versions: StorageVersionFeatures,
+    /// If this server elects the leaders of other components: the lease by which servers agree which of them does it.
+    pub coordinated_election: Option<LeaseSettings>,
 }
 
 /// Feature gates about storage versions.
@@ -214,7 +216,7 @@ pub struct ControllerContext {
     peers: PeerDeps,
     uses: Rc<Mutex<LegacyUseReceiver>>,
     authorities: watch::Receiver<Arc<Authorities>>,
-    deps: RunnerDeps,
+    pub(super) deps: RunnerDeps,
     down: Rc<watch::Sender<Down>>,
 }
 
@@ -265,7 +267,7 @@ impl ControllerContext {
         Client::for_controller_manager(self.backend.clone(), self.catalogs.clone(), part)
     }
 
-    fn server_client(&self, origin: Origin) -> Client {
+    pub(super) fn server_client(&self, origin: Origin) -> Client {
         Client::for_server(self.backend.clone(), self.catalogs.clone(), origin)
     }
 
@@ -311,18 +313,14 @@ impl ControllerContext {
         if let Some(identity) = &settings.identity {
             self.run_with_identity(identity, settings.storage_versions);
         }
+        if let Some(lease) = settings.coordinated_election {
+            self.run_election(lease);
+        }
         if settings.enabled.is_empty() && extra_controllers.is_empty() {
             return;
         }
-        let (client, leadership) = (self.manager_client("leader-election"), self.deps.leadership.clone());
-        let (lease_clock, shares_store) = (clock.clone(), settings.shares_store);
-        self.run(LEASE, move || LeaseHolder {
-            client: client.clone(),
-            clock: lease_clock.clone(),
-            leadership: leadership.clone(),
-            has_held_lease: Cell::new(false),
-            rivals: shares_store.then(Rivals::new),
-        });
+        let lease = if settings.shares_store { SHARED_STORE } else { OWN_STORE };
+        self.hold_lease(LEASE, lease, self.manager_client("leader-election"), &self.deps.leadership);
         for entry in &settings.enabled {
             self.run_descriptor(entry, settings, &clock);
         }
@@ -364,6 +362,18 @@ impl ControllerContext {
         }
     }
 
+    /// Starts the controller of this name that holds a lease, which decides about this leadership.
+    pub(super) fn hold_lease(
+        &self,
+        name: &'static str,
+        lease: LeaseSettings,
+        client: Client,
+        leadership: &Leadership,
+    ) {
+        let (clock, leadership) = (self.deps.clock.clone(), leadership.clone());
+        self.run(name, move || LeaseHolder::new(lease, client.clone(), clock.clone(), leadership.clone()));
+    }
+
     /// Starts the controllers that tell others about this server, under its identity.
     fn run_with_identity(&self, identity: &ServerIdentity, features: StorageVersionFeatures) {
         let (client, identity) = (self.server_client(Origin::Server), identity.clone());
@@ -387,8 +397,18 @@ impl ControllerContext {
     /// Runs the controller that `make` makes, and a new one after each panic. It works while this server holds the lease,
     /// unless [`Controller::needs_leader_election`] says otherwise.
     pub fn run<C: Controller>(&self, name: &'static str, make: impl Fn() -> C + 'static) {
+        self.run_led_by(&self.deps.leadership, name, make);
+    }
+
+    /// The same, for a controller that works while this server holds another lease.
+    pub(super) fn run_led_by<C: Controller>(
+        &self,
+        leadership: &Leadership,
+        name: &'static str,
+        make: impl Fn() -> C + 'static,
+    ) {
         let never = || std::future::pending().boxed_local();
-        self.supervise(name, Box::new(move || Rc::new(make())), Box::new(never));
+        self.supervise(name, Box::new(move || Rc::new(make())), Box::new(never), leadership);
     }
 
     /// Like [`ControllerContext::run`], for a controller that depends on the CA or the signers: it is restarted when they change.
@@ -410,7 +430,7 @@ impl ControllerContext {
             wait.boxed_local()
         };
         let make = move || -> Rc<dyn Controller<Key = C::Key>> { Rc::new(make(current.borrow().clone())) };
-        self.supervise(name, Box::new(make), Box::new(inputs_changed));
+        self.supervise(name, Box::new(make), Box::new(inputs_changed), &self.deps.leadership);
     }
 
     fn supervise<K: WorkKey>(
@@ -418,8 +438,10 @@ impl ControllerContext {
         name: &'static str,
         make: MakeController<K>,
         inputs_changed: WaitForInputs,
+        leadership: &Leadership,
     ) {
-        let (informers, deps, down) = (self.informers.clone(), self.deps.clone(), self.down.clone());
+        let (informers, down) = (self.informers.clone(), self.down.clone());
+        let deps = RunnerDeps { leadership: leadership.clone(), ..self.deps.clone() };
         actix::spawn(supervise(name, make, inputs_changed, informers, deps, down));
     }
 }

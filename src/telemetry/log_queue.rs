@@ -1,4 +1,4 @@
-//! The queue between the threads that log and the one that writes. If nobody reads stderr, lines are dropped and counted here, and
+//! The queue between the threads that log and the one that writes. If nobody reads the log, lines are dropped and counted here, and
 //! no thread waits.
 
 use std::cell::Cell;
@@ -15,10 +15,8 @@ use pilothouse_types::lock::{Lock, wait_while};
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
+use super::outputs::{Outputs, write_line};
 use crate::limits;
-
-/// The pause before another attempt at a stderr that does not block and has no room.
-const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 thread_local! {
     /// Whether this is the thread that writes the log.
@@ -33,6 +31,11 @@ pub(super) fn is_log_writer() -> bool {
 /// Stderr without the lock of the standard library, which a blocked writer would hold.
 pub(super) fn stderr() -> io::Result<File> {
     Ok(File::from(io::stderr().as_fd().try_clone_to_owned()?))
+}
+
+/// The same of stdout.
+pub(super) fn stdout() -> io::Result<File> {
+    Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?))
 }
 
 /// Log lines that wait to be written.
@@ -60,14 +63,26 @@ impl Drop for WriterEnd<'_> {
 
 #[derive(Default)]
 struct Waiting {
-    lines: VecDeque<Vec<u8>>,
+    lines: VecDeque<(Level, Vec<u8>)>,
     bytes: usize,
     /// Whether a line has left the queue and is not written yet.
     is_writing: bool,
+    /// Whether lines are in the buffer of an output.
+    is_buffered: bool,
+    /// Whether somebody waits until they are written.
+    must_flush: bool,
     /// Lines that were dropped since the last report.
     unreported_drops: u64,
     /// Lines that were written since then.
     written: usize,
+}
+
+/// What the thread that writes has to do.
+enum Task {
+    /// Write this line.
+    Line(Level, Vec<u8>),
+    /// Write what is buffered.
+    Flush,
 }
 
 impl LogQueue {
@@ -83,25 +98,29 @@ impl LogQueue {
             return;
         }
         waiting.bytes += line.len();
-        waiting.lines.push_back(line.to_vec());
+        waiting.lines.push_back((level, line.to_vec()));
         self.filled.notify_one();
     }
 
-    /// The next line, waited for no longer than `limit`.
-    fn next(&self, limit: Duration) -> Option<Vec<u8>> {
+    /// The next task, waited for no longer than `limit`.
+    fn next(&self, limit: Duration) -> Option<Task> {
         let waiting = self.waiting.lock();
-        let mut waiting = wait_while(&self.filled, waiting, limit, |waiting| waiting.lines.is_empty());
-        let line = waiting.lines.pop_front()?;
+        let is_idle = |waiting: &mut Waiting| waiting.lines.is_empty() && !waiting.must_flush;
+        let mut waiting = wait_while(&self.filled, waiting, limit, is_idle);
+        let Some((level, line)) = waiting.lines.pop_front() else {
+            return std::mem::take(&mut waiting.must_flush).then_some(Task::Flush);
+        };
         waiting.bytes -= line.len();
         waiting.is_writing = true;
-        Some(line)
+        Some(Task::Line(level, line))
     }
 
-    /// Notes that the last line is written. Returns the number of lines that were dropped: when the queue is empty, and
+    /// Notes that the last line is written, or buffered. Returns the number of lines that were dropped: when the queue is empty, and
     /// occasionally if it never is.
-    fn note_written(&self) -> u64 {
+    fn note_written(&self, is_buffered: bool) -> u64 {
         let mut waiting = self.waiting.lock();
         waiting.is_writing = false;
+        waiting.is_buffered = is_buffered;
         waiting.written += 1;
         if waiting.lines.is_empty() {
             self.written.notify_all();
@@ -112,11 +131,19 @@ impl LogQueue {
         std::mem::take(&mut waiting.unreported_drops)
     }
 
+    /// Notes that the buffer is written.
+    fn note_flushed(&self) {
+        self.waiting.lock().is_buffered = false;
+        self.written.notify_all();
+    }
+
     /// Waits until everything is written, but no longer than `limit`.
     pub(super) fn flush(&self, limit: Duration) {
-        let waiting = self.waiting.lock();
+        let mut waiting = self.waiting.lock();
+        waiting.must_flush = true;
+        self.filled.notify_one();
         drop(wait_while(&self.written, waiting, limit, |waiting| {
-            waiting.is_writing || !waiting.lines.is_empty()
+            waiting.is_writing || waiting.is_buffered || !waiting.lines.is_empty()
         }));
     }
 
@@ -134,37 +161,32 @@ impl LogQueue {
     /// written directly.
     pub(super) fn start(
         &'static self,
-        mut out: impl Write + Send + 'static,
+        mut outputs: Outputs<impl Write + Send + 'static>,
         between_lines: impl Fn() + Send + 'static,
     ) -> io::Result<()> {
         thread::Builder::new().name("log".to_owned()).spawn(move || {
             WRITES_LOG.set(true);
             let _end = WriterEnd(&self.has_writer_ended);
             loop {
-                if let Some(line) = self.next(limits::LOG_LINE_INTERVAL) {
-                    write_line(&mut out, &line);
-                    let dropped = self.note_written();
-                    if dropped > 0 {
-                        tracing::warn!("{dropped} log lines were dropped");
+                match self.next(outputs.pause()) {
+                    Some(Task::Line(level, line)) => {
+                        outputs.write(level, &line);
+                        let dropped = self.note_written(outputs.has_buffered());
+                        if dropped > 0 {
+                            tracing::warn!("{dropped} log lines were dropped");
+                        }
                     }
+                    Some(Task::Flush) => outputs.flush(),
+                    None => {}
+                }
+                outputs.flush_if_due();
+                if !outputs.has_buffered() {
+                    self.note_flushed();
                 }
                 between_lines();
             }
         })?;
         Ok(())
-    }
-}
-
-/// Writes a whole line. Errors are ignored: there is no other place to report them.
-fn write_line(out: &mut impl Write, mut line: &[u8]) {
-    while !line.is_empty() {
-        match out.write(line) {
-            Ok(0) => return,
-            Ok(written) => line = line.get(written..).unwrap_or_default(),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(RETRY_PAUSE),
-            Err(_) => return,
-        }
     }
 }
 
@@ -249,14 +271,14 @@ mod tests {
         }
         let mut reported = Vec::new();
         while queue.next(Duration::ZERO).is_some() {
-            reported.push(queue.note_written());
+            reported.push(queue.note_written(false));
         }
         assert_eq!(reported.len(), limits::LOG_LINES_WAITING);
         assert_eq!(reported.pop(), Some(7));
         assert!(reported.iter().all(|dropped| *dropped == 0));
         queue.push(b"line\n", Level::INFO);
         assert!(queue.next(Duration::ZERO).is_some());
-        assert_eq!(queue.note_written(), 0);
+        assert_eq!(queue.note_written(false), 0);
     }
 
     #[test]
@@ -265,9 +287,22 @@ mod tests {
         queue.flush(Duration::from_secs(600));
         queue.push(b"line\n", Level::INFO);
         queue.flush(Duration::from_millis(1));
-        assert!(queue.next(Duration::ZERO).is_some());
+        assert!(matches!(queue.next(Duration::ZERO), Some(Task::Line(Level::INFO, _))));
         queue.flush(Duration::from_millis(1));
-        assert_eq!(queue.note_written(), 0);
+        assert_eq!(queue.note_written(false), 0);
+        queue.flush(Duration::from_secs(600));
+    }
+
+    #[test]
+    fn log_flush_waits_for_buffered_lines() {
+        let queue = LogQueue::default();
+        queue.push(b"line\n", Level::INFO);
+        assert!(queue.next(Duration::ZERO).is_some());
+        queue.note_written(true);
+        queue.flush(Duration::from_millis(1));
+        assert!(queue.waiting.lock().is_buffered);
+        assert!(matches!(queue.next(Duration::ZERO), Some(Task::Flush)));
+        queue.note_flushed();
         queue.flush(Duration::from_secs(600));
     }
 }

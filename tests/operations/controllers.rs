@@ -3,6 +3,7 @@
 mod accounts;
 mod certificates;
 mod cluster_objects;
+mod elections;
 mod extra_controllers;
 mod kubectl;
 mod large;

@@ -11,7 +11,9 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::support::Server;
 use crate::support::tls;
+use crate::support::wait::poll;
 
 /// The timeout of a step: more than any takes on a loaded machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -243,4 +245,34 @@ fn unused_flags_are_logged() {
     let mut log = String::new();
     server.0.stderr.take().unwrap().read_to_string(&mut log).unwrap();
     assert!(log.contains("WARN") && log.contains("--etcd-prefix is not used"), "{log}");
+}
+
+const SPLIT_STREAM: [&str; 2] = ["--feature-gates=LoggingAlphaOptions=true", "--log-text-split-stream"];
+
+#[test]
+fn split_log_streams_divide_errors_from_other_lines() {
+    let server = Server::with_flags(&[&SPLIT_STREAM[..], &["--bind-address=0.0.0.0"]].concat());
+    poll(TIMEOUT, || server.output().contains(" INFO ").then_some(())).expect("lines on stdout");
+    assert!(server.log().contains(" WARN ") && !server.log().contains(" INFO "), "{}", server.log());
+    assert!(!server.output().contains(" WARN "), "{}", server.output());
+}
+
+#[test]
+fn buffered_log_lines_are_written_in_time_and_at_the_end() {
+    let buffer = "--log-text-info-buffer-size=1Mi";
+    let server = Server::with_flags(&[&SPLIT_STREAM[..], &[buffer, "--log-flush-frequency=1h"]].concat());
+    assert!(!server.output().contains(" INFO "), "{}", server.output());
+    server.terminate();
+    poll(TIMEOUT, || server.output().contains("stopping").then_some(())).expect("the last lines");
+    assert!(server.output().contains("serving"), "{}", server.output());
+
+    let server = Server::with_flags(&[&SPLIT_STREAM[..], &[buffer, "--log-flush-frequency=50ms"]].concat());
+    poll(TIMEOUT, || server.output().contains("serving").then_some(())).expect("lines of a running server");
+}
+
+#[test]
+fn split_log_streams_need_their_gate() {
+    let (code, message) = start_error(&["--log-json-split-stream"]);
+    assert_eq!(code, Some(1), "{message}");
+    assert!(message.contains("options.json.splitStream: Forbidden: Feature LoggingAlphaOptions is disabled"));
 }

@@ -3,6 +3,7 @@
 mod agreement;
 mod bad_input;
 mod clocks;
+mod elections;
 mod faults;
 mod gap;
 mod identity;

@@ -36,6 +36,8 @@ gates! {
     COMPONENT_FLAGZ = "ComponentFlagz";
     /// `/statusz` is served.
     COMPONENT_STATUSZ = "ComponentStatusz";
+    /// The leaders of other components are elected among LeaseCandidates.
+    COORDINATED_LEADER_ELECTION = "CoordinatedLeaderElection";
     /// The rules of the schema validate beside the functions of a kind.
     DECLARATIVE_VALIDATION = "DeclarativeValidation";
     /// Where both validate, the rules of the schema decide.
@@ -46,6 +48,8 @@ gates! {
     EXTERNAL_SERVICE_ACCOUNT_TOKEN_SIGNER = "ExternalServiceAccountTokenSigner";
     /// The first version of the protocol of KMS plugins may be configured.
     KMS_V1 = "KMSv1";
+    /// The log may be divided into two streams, of which one may be buffered.
+    LOGGING_ALPHA_OPTIONS = "LoggingAlphaOptions";
     /// Log lines may be JSON.
     LOGGING_BETA_OPTIONS = "LoggingBetaOptions";
     /// Nodes may read the service accounts of their pods.

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::{env, fmt};
 
 use bytes::Bytes;
+use pilothouse_apimachinery::semver::Semver;
 use pilothouse_apimachinery::time;
 use pilothouse_apimachinery::version::{MinorVersion, RELEASE as CURRENT};
-use pilothouse_cel::Semver;
 use serde::Serialize;
 
 use crate::emulation::min_compatibility;

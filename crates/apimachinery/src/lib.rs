@@ -4,7 +4,7 @@
 //! - [`value`] is a decoded object, [`json`] parses one, [`codec`] has all encodings, [`schema`] the types of built-in kinds;
 //! - [`field`] has field paths and validation errors, [`field_value`] a value with its path, [`error_list`] collects errors,
 //!   [`status`] is the error that a client gets;
-//! - [`meta`], [`names`], [`quantity`], [`time`], [`formats`] and [`label_selector`] validate common fields;
+//! - [`meta`], [`names`], [`quantity`], [`semver`], [`time`], [`formats`] and [`label_selector`] validate common fields;
 //! - [`patch`] changes an object, [`managed_fields`] records the owners of its fields, [`convert`] converts between versions;
 //! - [`document`] reads configuration files strictly;
 //! - [`options`], [`selectors`], [`query`], [`media`] and [`response_format`] parse the parameters of a request.
@@ -34,6 +34,7 @@ pub mod resource_list;
 pub mod response_format;
 pub mod schema;
 pub mod selectors;
+pub mod semver;
 pub mod status;
 pub mod stored_type;
 #[cfg(any(test, feature = "testing"))]

@@ -69,6 +69,4 @@ pub use constructed_types::{JSON_PATCH, OBJECT};
 pub use environment::Environment;
 pub use functions::{Library, RecentLibraries};
 pub use program::{EvaluationResult, Program};
-pub use value::{
-    ConstructedObject, Fault, Foreign, List, Map, NativeError, Outcome, Semver, SizeBudget, Text, Val,
-};
+pub use value::{ConstructedObject, Fault, Foreign, List, Map, NativeError, Outcome, SizeBudget, Text, Val};

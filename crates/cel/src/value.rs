@@ -4,7 +4,6 @@ mod collections;
 mod constructed;
 mod named_format;
 mod native;
-mod semver;
 mod url;
 
 use std::fmt;
@@ -15,10 +14,10 @@ pub use collections::{Key, List, Map};
 pub use constructed::ConstructedObject;
 pub use named_format::NamedFormat;
 pub use native::{NativeError, SizeBudget};
-pub use semver::Semver;
 pub use url::Url;
 
 use pilothouse_apimachinery::quantity::Quantity;
+use pilothouse_apimachinery::semver::Semver;
 use pilothouse_apimachinery::value::Value;
 
 use crate::timestamps::{self, Instant};

@@ -2,6 +2,7 @@
 
 use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::field_value::FieldValue;
+use pilothouse_apimachinery::semver::Semver;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::{meta, names};
 
@@ -73,29 +74,6 @@ fn candidate_name(name: &str, _prefix: bool) -> Vec<String> {
     names::config_key(name)
 }
 
-/// Parses a semantic version: its three numbers, and whether it is a release (not a pre-release).
-pub fn parse_version(text: &str) -> Option<(u64, u64, u64, bool)> {
-    let (core, build) = text.split_once('+').unwrap_or((text, "x"));
-    let (core, prerelease) =
-        core.split_once('-').map_or((core, None), |(core, prerelease)| (core, Some(prerelease)));
-    let number = |text: &str| -> Option<u64> {
-        let has_no_leading_zero = text == "0" || !text.starts_with('0');
-        text.bytes().all(|byte| byte.is_ascii_digit()).then_some(())?;
-        if has_no_leading_zero { text.parse().ok() } else { None }
-    };
-    let is_valid_suffix = |text: &str| {
-        text.split('.').all(|part| {
-            !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
-        })
-    };
-    if !is_valid_suffix(build) || prerelease.is_some_and(|prerelease| !is_valid_suffix(prerelease)) {
-        return None;
-    }
-    let mut parts = core.split('.');
-    let numbers = (number(parts.next()?)?, number(parts.next()?)?, number(parts.next()?)?);
-    parts.next().is_none().then_some((numbers.0, numbers.1, numbers.2, prerelease.is_none()))
-}
-
 /// Checks a LeaseCandidate.
 fn validate_candidate(candidate: &Value, errors: &mut ErrorList) {
     const INVALID_VERSION: &str = "must be a valid semantic version";
@@ -103,22 +81,21 @@ fn validate_candidate(candidate: &Value, errors: &mut ErrorList) {
     let (emulated, binary, strategy) =
         (spec.child("emulationVersion"), spec.child("binaryVersion"), spec.child("strategy"));
     spec.child("leaseName").need(errors);
-    if !emulated.is_empty() && parse_version(emulated.text()).is_none() {
+    if !emulated.is_empty() && Semver::parse(emulated.text()).is_err() {
         emulated.invalid(errors, INVALID_VERSION);
     }
-    if binary.need(errors) && parse_version(binary.text()).is_none() {
+    if binary.need(errors) && Semver::parse(binary.text()).is_err() {
         binary.invalid(errors, INVALID_VERSION);
     }
     // An invalid version counts as the lowest one.
-    const LOWEST_VERSION: (u64, u64, u64, bool) = (0, 0, 0, true);
-    let version_of = |node: &FieldValue<'_>| parse_version(node.text()).unwrap_or(LOWEST_VERSION);
+    let version_of = |node: &FieldValue<'_>| Semver::parse(node.text()).unwrap_or_default();
     if !emulated.is_empty() && !binary.is_empty() && version_of(&binary) < version_of(&emulated) {
         binary.invalid(errors, "must be greater than or equal to `emulationVersion`");
     }
     if !strategy.need(errors) {
         return;
     }
-    if strategy.text() == "OldestEmulationVersion" && version_of(&emulated) == LOWEST_VERSION {
+    if strategy.text() == "OldestEmulationVersion" && version_of(&emulated) == Semver::default() {
         emulated.required(errors, "must be specified when `strategy` is 'OldestEmulationVersion'");
     }
     validate_lease_strategy(&strategy, errors);
@@ -150,6 +127,12 @@ mod tests {
                 ("spec.leaseName", "null", "spec.leaseName: Required value"),
                 ("spec.binaryVersion", r#""1.31.0""#, "must be greater than or equal to `emulationVersion`"),
                 (
+                    "spec.binaryVersion",
+                    r#""1.32.0-rc.1""#,
+                    "must be greater than or equal to `emulationVersion`",
+                ),
+                ("spec.binaryVersion", r#""v1.33.0""#, "must be a valid semantic version"),
+                (
                     "spec.emulationVersion",
                     "null",
                     "must be specified when `strategy` is 'OldestEmulationVersion'",
@@ -163,13 +146,6 @@ mod tests {
             validate_candidate_update,
             &[("spec.leaseName", r#""m""#, "spec.leaseName: Invalid value: \"m\": field is immutable")],
         );
-        for version in ["0.1.0", "1.33.0-alpha.1+x.y"] {
-            assert!(parse_version(version).is_some(), "{version}");
-        }
-        for version in ["", "1.2", "v1.2.3", "01.2.3", "1.2.3-", "1.2.3+"] {
-            assert!(parse_version(version).is_none(), "{version}");
-        }
-        assert!(parse_version("1.0.0-a") < parse_version("1.0.0"));
     }
 
     #[test]

@@ -9,9 +9,11 @@ use futures::FutureExt as _;
 use pilothouse_actors::authorizer::Authorizer;
 use pilothouse_api::admission_plugins::PluginName;
 use pilothouse_api::gates::{
-    API_SERVER_IDENTITY, ORDERED_NAMESPACE_DELETION, STORAGE_VERSION_API, STORAGE_VERSION_MIGRATOR,
+    API_SERVER_IDENTITY, COORDINATED_LEADER_ELECTION, ORDERED_NAMESPACE_DELETION, STORAGE_VERSION_API,
+    STORAGE_VERSION_MIGRATOR,
 };
 use pilothouse_apimachinery::status::Status;
+use pilothouse_apimachinery::well_known::stores::LEASE_CANDIDATES;
 use pilothouse_types::lock::Lock;
 use tokio::sync::watch;
 
@@ -24,6 +26,8 @@ use crate::bootstrap;
 use crate::config::{Config, SigningKeyPart};
 use crate::controllers;
 use crate::controllers::bootstrap_tokens::KeyPart;
+use crate::controllers::coordinated_election;
+use crate::controllers::lease::LeaseSettings;
 use crate::controllers::resource_index::{Published, ResourceIndexes};
 use crate::controllers::server_identity::ServerIdentity;
 use crate::controllers::start::{
@@ -106,10 +110,35 @@ fn storage_version_features(config: &Config) -> StorageVersionFeatures {
     }
 }
 
+/// The lease by which servers agree which of them elects the leaders of other components; `None` if none does. A server alone with its
+/// file has nobody to agree with, and renews it less often.
+fn election_lease(config: &Config) -> Option<LeaseSettings> {
+    let (flags, has_rivals) = (&config.coordinated_leadership, config.etcd().is_some());
+    let (deadline, period) =
+        (flags.coordinated_leadership_renew_deadline, flags.coordinated_leadership_retry_period);
+    config.gates().enabled(COORDINATED_LEADER_ELECTION).then_some(LeaseSettings {
+        name: coordinated_election::LEASE,
+        has_rivals,
+        duration: flags.coordinated_leadership_lease_duration,
+        renew_interval: if has_rivals { period } else { deadline },
+        work_duration: deadline,
+        retry_interval: period,
+    })
+}
+
 /// Whether this server keeps a lease under its identity: only if somebody asks which servers are alive.
 pub(super) fn keeps_identity(config: &Config) -> bool {
     config.gates().enabled(API_SERVER_IDENTITY)
         && (config.etcd().is_some() || storage_version_features(config).are_published)
+}
+
+/// Whether there can be candidates.
+fn serves_candidates(parts: &ServerParts) -> bool {
+    let served = parts.shared.served.load();
+    served
+        .catalog
+        .resources()
+        .any(|resource| resource.stored().is_some_and(|stored| stored.store.as_str() == LEASE_CANDIDATES))
 }
 
 impl ControllerSetup {
@@ -151,6 +180,7 @@ impl ControllerSetup {
             shares_store: config.etcd().is_some(),
             identity: identity.clone(),
             storage_versions: storage_version_features(config),
+            coordinated_election: election_lease(config),
         };
         let (uses, use_receiver) = legacy_use::channel();
         Ok(ControllerSetup {
@@ -193,6 +223,12 @@ impl ControllerSetup {
     pub(super) fn start(&self, parts: &Arc<ServerParts>) -> Result<(), StartError> {
         let start_inputs = self.start_inputs.lock().take();
         let Some((settings, uses, extra_controllers)) = start_inputs else { return Ok(()) };
+        if settings.coordinated_election.is_some() && !serves_candidates(parts) {
+            tracing::warn!(
+                "{COORDINATED_LEADER_ELECTION} elects nobody: LeaseCandidates are not served. Serve them with \
+                 --runtime-config=coordination.k8s.io/v1beta1=true"
+            );
+        }
         let storage = parts.storage.clone();
         let shared_deps = SharedDeps {
             notifiers: parts.storage.notifiers.clone(),

@@ -2,6 +2,7 @@
 
 use std::thread;
 
+use pilothouse_actors::event_limits::EventLimits;
 use pilothouse_actors::history_bounds::HistoryBounds;
 use pilothouse_actors::limits::{
     ENCODINGS_BYTES, WATCH_BYTES, WATCH_FRAMES_BYTES, WINDOW_BYTES, WINDOWS_BYTES,
@@ -71,6 +72,7 @@ impl MemoryBudgets {
                 per_type_bytes: bounded_part(16, WINDOW_BYTES),
                 total_budget: windows,
                 history: HistoryBounds::default(),
+                events: EventLimits::default(),
             },
             watches: WatchMemory::new(
                 ledger.steady("watches", open_watches),

@@ -3,14 +3,14 @@
 
 use pilothouse_actors::start_steps::StartSteps;
 use pilothouse_api::catalog::Catalog;
-use pilothouse_api::gates::WATCH_CACHE_INITIALIZATION_POST_START_HOOK;
+use pilothouse_api::gates::{COORDINATED_LEADER_ELECTION, WATCH_CACHE_INITIALIZATION_POST_START_HOOK};
 
 use super::controller_setup::keeps_identity;
 use crate::bootstrap::steps;
 use crate::config::Config;
 use crate::controllers::{
-    apiservice_registration, availability, extension_documents, own_objects, peer_discovery, peer_record,
-    server_identity, server_leases, service_repair, token_use,
+    apiservice_registration, availability, coordinated_election, extension_documents, own_objects,
+    peer_discovery, peer_record, server_identity, server_leases, service_repair, token_use,
 };
 use crate::http::handler::health::StartHook;
 
@@ -31,6 +31,8 @@ pub(super) const STORAGE: &str = "storage";
 #[derive(Clone, Copy)]
 enum Condition {
     Always,
+    /// It elects the leaders of other components.
+    Election,
     /// API Priority and Fairness is on.
     Fairness,
     /// This server keeps a lease under its identity.
@@ -44,15 +46,22 @@ enum Condition {
     /// The gate for the check of the stores is on.
     StorageReadiness,
 }
-use Condition::{Always, Fairness, Identity, PeerProxy, PeerRecord, ServiceCidrs, StorageReadiness};
+use Condition::{
+    Always, Election, Fairness, Identity, PeerProxy, PeerRecord, ServiceCidrs, StorageReadiness,
+};
 
 /// The hooks in the order of the reference, because monitoring shows them so.
-const HOOKS: [(&str, &str, Condition); 26] = [
+const HOOKS: [(&str, &str, Condition); 27] = [
     ("poststarthook/start-apiserver-admission-initializer", ADMISSION, Always),
     ("poststarthook/priority-and-fairness-config-consumer", FLOW_TABLE, Fairness),
     ("poststarthook/priority-and-fairness-filter", SEATS, Fairness),
     ("poststarthook/crd-informer-synced", DEFINITIONS, Always),
     ("poststarthook/start-system-namespaces-controller", steps::NAMESPACES, Always),
+    (
+        "poststarthook/start-kube-apiserver-coordinated-leader-election-controller",
+        coordinated_election::LEASE_HOLDER,
+        Election,
+    ),
     ("poststarthook/peer-endpoint-reconciler-controller", peer_record::NAME, PeerRecord),
     ("poststarthook/peer-discovery-cache-sync", peer_discovery::NAME, PeerProxy),
     ("poststarthook/mixed-version-proxy-handler", peer_discovery::NAME, PeerProxy),
@@ -83,6 +92,7 @@ pub(super) const INFORMER: &str = own_objects::NAME;
 pub(super) fn hooks(config: &Config, catalog: &Catalog, keeps_record: bool) -> Vec<StartHook> {
     let exists = |condition| match condition {
         Always => true,
+        Election => config.gates().enabled(COORDINATED_LEADER_ELECTION),
         Fairness => config.limits.enable_priority_and_fairness,
         Identity => keeps_identity(config),
         PeerRecord => keeps_record,

@@ -8,6 +8,7 @@ use pilothouse_actors::directory::{self, Stores as Storage};
 use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::engine::redb::Redb;
 use pilothouse_actors::engine::{Engine, EngineError};
+use pilothouse_actors::event_limits::EventLimits;
 use pilothouse_actors::history_bounds::HistoryBounds;
 use pilothouse_actors::space::SpaceLimits;
 use pilothouse_actors::window::WindowBounds;
@@ -21,7 +22,7 @@ use pilothouse_types::object::TypeName;
 use crate::apiextensions::shared_types::SharedTypes;
 use crate::backups::schedule::Schedule;
 use crate::bootstrap::kubernetes_service::{EndpointReconciler, KubernetesService, OwnEndpoint};
-use crate::config::{Config, EndpointReconcilerType, Engine as EngineChoice};
+use crate::config::{Config, EndpointReconcilerType, Engine as EngineChoice, WatchCache};
 use crate::encryption::StoredEncryption;
 use crate::limits;
 use crate::metrics::Metrics;
@@ -80,10 +81,18 @@ fn options(context: &StartContext, window_bounds: WindowBounds, metrics: &Metric
     let quota_bytes = Some(config.storage.quota_backend_bytes).filter(|bytes| *bytes > 0);
     let space_limits = SpaceLimits { quota_bytes };
     let history_bounds = HistoryBounds::new(config.storage.history_bytes);
-    let window_bounds = WindowBounds { history: history_bounds, ..window_bounds };
+    let window_bounds =
+        WindowBounds { history: history_bounds, events: event_limits(&config.watch_cache), ..window_bounds };
     let commit_observer: Option<Arc<dyn CommitObserver>> = Some(Arc::new(metrics.commits.clone()));
     let defaults = directory::Options::default();
     directory::Options { clock, history, window_bounds, space_limits, commit_observer, ..defaults }
+}
+
+/// How many events the window of each type holds.
+fn event_limits(flags: &WatchCache) -> EventLimits {
+    let sizes = flags.watch_cache_sizes.iter();
+    let sizes = sizes.map(|size| (TypeName::new(&size.resource), size.events));
+    EventLimits::new(flags.default_watch_cache_size, sizes)
 }
 
 /// Says what helps.

@@ -6,6 +6,8 @@ pub const CONFIG_MAPS: &str = "configmaps";
 pub const CUSTOM_RESOURCE_DEFINITIONS: &str = "customresourcedefinitions.apiextensions.k8s.io";
 /// Leases.
 pub const LEASES: &str = "leases.coordination.k8s.io";
+/// LeaseCandidates.
+pub const LEASE_CANDIDATES: &str = "leasecandidates.coordination.k8s.io";
 /// Pods.
 pub const PODS: &str = "pods";
 /// ResourceQuotas.

@@ -4,9 +4,10 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use pilothouse_apimachinery::quantity::Quantity;
+use pilothouse_apimachinery::semver::Semver;
 
 use super::context::CallContext;
-use crate::value::{Fault, Outcome, Semver, Val};
+use crate::value::{Fault, Outcome, Val};
 
 /// `quantity('1Gi')`, `semver('1.2.3')` and their member functions.
 pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v> {
@@ -27,7 +28,7 @@ pub fn run<'v>(name: &str, args: &[Val<'v>], _: &mut CallContext) -> Outcome<'v>
             binary_function(name, left, &right)
         }
         (name, [Val::Quantity(quantity)]) => unary_function(name, quantity),
-        (name, [Val::Semver(left), Val::Semver(right)]) => comparison_result(name, left.compare(right)),
+        (name, [Val::Semver(left), Val::Semver(right)]) => comparison_result(name, left.cmp(right)),
         (name, [Val::Semver(version)]) => {
             let [major, minor, patch] = version.numbers;
             let number = match name {

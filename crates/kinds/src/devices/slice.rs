@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use pilothouse_apimachinery::error_list::ErrorList;
 use pilothouse_apimachinery::field::{FieldError, quoted};
 use pilothouse_apimachinery::field_value::{FieldValue, same};
+use pilothouse_apimachinery::semver::Semver;
 use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::{meta, names};
 
@@ -247,8 +248,7 @@ fn validate_attribute(attribute: &FieldValue<'_>, errors: &mut ErrorList) {
     let fields = ["bool", "int", "string", "version"];
     for field in ["string", "version"] {
         let value = attribute.child(field);
-        if field == "version" && value.is_set() && crate::coordination::parse_version(value.text()).is_none()
-        {
+        if field == "version" && value.is_set() && Semver::parse(value.text()).is_err() {
             value.invalid_text(errors, "must be a string compatible with semver.org spec 2.0.0");
         }
         if value.text().len() > MAX_LENGTH {

@@ -59,7 +59,7 @@ pub fn equal<'v>(left: &Val<'v>, right: &Val<'v>, context: &mut CallContext) -> 
         (Val::Ip(left), Val::Ip(right)) => left == right,
         (Val::Cidr(left, bits), Val::Cidr(right, other_bits)) => left == right && bits == other_bits,
         (Val::Format(left), Val::Format(right)) => left.name == right.name,
-        (Val::Semver(left), Val::Semver(right)) => left.compare(right) == Ordering::Equal,
+        (Val::Semver(left), Val::Semver(right)) => left == right,
         (Val::Constructed(left), Val::Constructed(right)) => equal_constructed(left, right, context)?,
         (Val::Foreign(left), Val::Foreign(right)) => Arc::ptr_eq(left, right),
         _ => false,

@@ -3,7 +3,9 @@
 use std::cmp::Ordering;
 
 /// A version such as `1.2.3-rc.1+build`.
-#[derive(Clone, Debug)]
+///
+/// Versions are ordered and equal by precedence, which build metadata does not affect. The default is 0.0.0.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Semver {
     /// Major, minor and patch.
     pub numbers: [u64; 3],
@@ -44,14 +46,14 @@ impl Semver {
             if !is_identifier(part) {
                 return Err(format!(
                     "Invalid character(s) found in prerelease {}",
-                    pilothouse_apimachinery::field::quoted(part)
+                    crate::field::quoted(part)
                 ));
             }
             parts.push(if part.bytes().all(|byte| byte.is_ascii_digit()) {
                 if part.len() > 1 && part.starts_with('0') {
                     return Err(format!(
                         "Numeric PreRelease version must not contain leading zeroes {}",
-                        pilothouse_apimachinery::field::quoted(part)
+                        crate::field::quoted(part)
                     ));
                 }
                 Part::Number(part.parse().map_err(|_| "value out of range".to_owned())?)
@@ -77,9 +79,10 @@ impl Semver {
         }
         Semver::parse(&parts.join("."))
     }
+}
 
-    /// Compares by precedence.
-    pub fn compare(&self, other: &Semver) -> Ordering {
+impl Ord for Semver {
+    fn cmp(&self, other: &Semver) -> Ordering {
         self.numbers.cmp(&other.numbers).then_with(|| {
             match (self.prerelease.is_empty(), other.prerelease.is_empty()) {
                 (true, true) => Ordering::Equal,
@@ -103,6 +106,12 @@ impl Semver {
     }
 }
 
+impl PartialOrd for Semver {
+    fn partial_cmp(&self, other: &Semver) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 /// Strips leading zeros.
 fn trim_leading_zeros(part: &str) -> String {
     if part.len() < 2 {
@@ -113,7 +122,7 @@ fn trim_leading_zeros(part: &str) -> String {
 }
 
 fn parse_number(text: &str, component: &str) -> Result<u64, String> {
-    let quoted = pilothouse_apimachinery::field::quoted(text);
+    let quoted = crate::field::quoted(text);
     if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(format!("Invalid character(s) found in {component} number {quoted}"));
     }
@@ -142,7 +151,7 @@ mod tests {
         ];
         for pair in all.windows(2) {
             let [left, right] = [pair[0], pair[1]].map(|text| Semver::parse(text).unwrap());
-            assert_eq!(left.compare(&right), Ordering::Less, "{pair:?}");
+            assert_eq!(left.cmp(&right), Ordering::Less, "{pair:?}");
         }
         for bad in ["", "1", "1.2", "v1.2.3", "01.2.3", "1.2.3-", "1.2.3-01", "1.2.x", "1.2.3+"] {
             assert!(Semver::parse(bad).is_err(), "{bad}");
