@@ -131,7 +131,6 @@ mod tests {
                     r#""1.32.0-rc.1""#,
                     "must be greater than or equal to `emulationVersion`",
                 ),
-                ("spec.binaryVersion", r#""v1.33.0""#, "must be a valid semantic version"),
                 (
                     "spec.emulationVersion",
                     "null",
