@@ -520,7 +520,7 @@ mod tests {
         assert_eq!((window.head(), window.seen()), (Revision(12), Revision(12)));
         window.restart(Revision(8));
         assert_eq!((window.head(), window.seen(), window.floor()), (Revision(8), Revision(8), Revision(8)));
-        assert_eq!(window.extent(), Extent::default());
+        assert_eq!(window.extent(), Extent { appended: 2, ..Extent::default() });
     }
 
     #[test]
@@ -566,7 +566,10 @@ mod tests {
         assert!(matches!(window.read(Revision(2), 9), Read::Expired(Revision(3))));
         assert!(matches!(window.read(Revision(3), 9), Read::Archived(..)));
         assert_eq!(window.forget_before(second(9), 10).len(), 2);
-        assert_eq!((window.floor(), window.extent()), (Revision(5), Extent::default()));
+        assert_eq!(
+            (window.floor(), window.extent()),
+            (Revision(5), Extent { appended: 4, ..Extent::default() })
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Flags of kube-apiserver that have no meaning here. They are accepted, so that start scripts work, and logged with the reason, so that
-//! operators notice. A flag that gains an effect moves to `flag_groups.rs`.
+//! operators notice. A flag that gains an effect moves to its group.
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 

@@ -407,7 +407,5 @@ mod tests {
             emulated(32, "AllBeta=false").0.enabled("SidecarContainers"),
             "there is no server without it"
         );
-        let (gates, result) = emulated(33, "LoggingAlphaOptions=true");
-        assert!(result.is_ok() && !gates.enabled("LoggingAlphaOptions"), "it is not built");
     }
 }

@@ -24,7 +24,7 @@ pub struct Logging {
     /// Measure how long threads wait for locks, for /debug/pprof/block and /debug/pprof/mutex.
     #[arg(long, action = ArgAction::Set, default_value_t = false)]
     pub contention_profiling: bool,
-    /// Serve profiles and /debug/flags/v on this Unix socket as well, to everybody who may open it; empty for none.
+    /// Serve profiles and /debug/flags/v on this Unix socket, also with --profiling=false, to everybody who may open it; empty for none.
     #[arg(long, default_value = "", value_name = "PATH")]
     pub debug_socket_path: String,
     /// Log verbosity of single modules: http=6,pki=4.

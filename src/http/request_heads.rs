@@ -177,8 +177,10 @@ impl RequestHeads {
 
     /// Keeps an incomplete head, unless it cannot become one that this code changes.
     fn hold(&mut self, out: &mut Vec<u8>) {
+        // Only what is new: a client may send a head byte by byte.
+        let is_bare = has_bare_line_feed_after(&self.held, self.searched);
         self.searched = self.held.len();
-        if has_bare_line_feed(&self.held) {
+        if is_bare {
             self.following = Position::Anywhere;
             out.append(&mut std::mem::take(&mut self.held));
         } else if self.held.len() > REQUEST_HEAD_BYTES {
@@ -223,7 +225,15 @@ impl RequestHeads {
 
 /// Some servers take a line feed alone for the end of a line.
 fn has_bare_line_feed(head: &[u8]) -> bool {
-    memchr::memchr_iter(b'\n', head).any(|index| index == 0 || head[index - 1] != b'\r')
+    has_bare_line_feed_after(head, 0)
+}
+
+/// The same for what follows this index.
+fn has_bare_line_feed_after(head: &[u8], start: usize) -> bool {
+    let new = head.get(start..).unwrap_or_default();
+    memchr::memchr_iter(b'\n', new)
+        .map(|index| start + index)
+        .any(|index| index == 0 || head[index - 1] != b'\r')
 }
 
 /// The lines of a head without their ends: that of the request, and those of the headers.

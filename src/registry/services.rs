@@ -2,7 +2,7 @@
 //! and afterwards those that it no longer uses are released.
 //!
 //! This is the [`WriteHook`] of Services. An address is allocated by creating the IPAddress of its name, or, without the gate
-//! `MultiCIDRServiceAllocator`, by a record as for ports. That store serializes
+//! `MultiCIDRServiceAllocator`, by a record as for ports. The store of IPAddresses serializes
 //! concurrent writers, is durable, and is readable for clients. Ports are allocated by their own actor ([`node_ports`]), on etcd by a record
 //! that all servers share. Whatever happens to the write or its client, its claim is settled: it is compared with the stored service, and
 //! the rest is released. A crash between the two writes leaves an address without a service; the next start or periodic check releases

@@ -164,6 +164,14 @@ impl Assemble for Assembly {
     }
 }
 
+/// The budgets of memory, among them that of the connections that are open already.
+fn memory_budgets(context: &StartContext) -> Result<MemoryBudgets, StartError> {
+    let memory = MemoryBudgets::new(&context.config.limits, &context.clock)?;
+    memory.observe()?;
+    context.connections.set_memory_budget(memory.connections.clone());
+    Ok(memory)
+}
+
 async fn parts(
     context: &StartContext,
     extra_controllers: Vec<ExtraController>,
@@ -173,9 +181,7 @@ async fn parts(
     let catalog = shared_state::catalog(config)?;
     let metrics = metrics(context, &gates)?;
     context.pool.observe(Arc::new(metrics.outgoing.clone()));
-    let memory = MemoryBudgets::new(&config.limits, &context.clock)?;
-    memory.observe()?;
-    context.connections.set_memory_budget(memory.connections.clone());
+    let memory = memory_budgets(context)?;
     let encryption = encryption::load(context, &metrics)?;
     let OpenStorage { storage, shared_types, etcd_logs, etcd_thread } =
         storage::open(context, &registry, memory.windows.clone(), encryption.clone(), &metrics).await?;

@@ -38,6 +38,9 @@ fn map(name: &str, value: &str) -> Value {
 /// The versions of a group that discovery names.
 fn versions(admin: &mut Client, group: &str) -> Vec<String> {
     let document = admin.get(&format!("/apis/{group}"));
+    if document.status == 404 {
+        return Vec::new();
+    }
     let versions = document.json()["versions"].as_array().cloned().unwrap_or_default();
     versions.iter().map(|version| text(version, "/version").to_owned()).collect()
 }

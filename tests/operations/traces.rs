@@ -172,8 +172,10 @@ fn reads_and_other_writes_have_spans_of_their_verbs() {
     {
         let (traceparent, id) = parent(number as u8 + 1, "01");
         assert_eq!(send(&mut admin, method, path, &traceparent, &body), 200, "{method} {path}");
-        let trace = collector.trace_with(&id, "SerializeObject");
-        assert_eq!(trace.path("SerializeObject")[1], step);
+        let trace = collector.trace_with(&id, step);
+        if method != "DELETE" {
+            assert_eq!(trace.path("SerializeObject")[1], step);
+        }
         assert!(trace.path(store).contains(&step), "{:?}", trace.path(store));
         if method != "GET" {
             assert_eq!(trace.path("commit")[1], store);

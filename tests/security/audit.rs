@@ -16,6 +16,7 @@ use crate::support::server::{ADMIN_TOKEN, USER_TOKEN, temp_directory};
 use crate::support::wait::{TIMEOUT, poll};
 use crate::support::{Client, Server};
 
+const RELOADS: &str = "pilothouse_audit_policy_reloads_total";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const MERGE: &str = "application/merge-patch+json";
 
@@ -400,7 +401,7 @@ fn changed_audit_policy_is_used_and_a_wrong_one_is_not() {
         fs::rename(&draft, folder.path().join("policy.yaml")).unwrap();
     };
     let reloads = |status: &str, count: u32| {
-        let line = format!("pilothouse_audit_policy_reloads_total{{status=\"{status}\"}} {count}");
+        let line = format!("{RELOADS}{{status=\"{status}\"}} {count}");
         poll(TIMEOUT, || server.admin().get("/metrics").text().contains(&line).then_some(()))
             .expect("a reload");
     };

@@ -94,6 +94,12 @@ async fn respond(request: HttpRequest, payload: Payload) -> HttpResponse {
     in_progress.answer(response)
 }
 
+/// What metrics say of a request beside its verb and resource.
+fn options(request: &HttpRequest, query: &Query) -> RequestOptions {
+    let is_apply = render::text(request.headers(), header::CONTENT_TYPE).starts_with(APPLY_PATCH);
+    RequestOptions { dry_run: query.get("dryRun") == Some("All"), is_apply }
+}
+
 /// What few requests need has a boxed future, so that it does not add to the size of the others.
 async fn serve(
     worker: &Rc<Worker>,
@@ -122,9 +128,7 @@ async fn serve(
     let (parsed, path) = (parsed?, path.as_deref().unwrap_or_default());
     let resource =
         parsed.resource().and_then(|path_info| worker.served().catalog.resource_at(path_info).cloned());
-    let is_apply = render::text(request.headers(), header::CONTENT_TYPE).starts_with(APPLY_PATCH);
-    let options = RequestOptions { dry_run: query.get("dryRun") == Some("All"), is_apply };
-    sample.note(&parsed, resource.as_ref(), options);
+    sample.note(&parsed, resource.as_ref(), options(request, &query));
     let info =
         RequestInfo { user: &identity, path, request: &parsed, resource: resource.as_deref(), query: &query };
     let permit = match wait_for_turn(worker, &info, context, in_progress, limit).await {
@@ -139,9 +143,9 @@ async fn serve(
         found => found,
     };
     if let Some(server) = other_servers::route(worker, request, &parsed, path, resource.as_ref()).await? {
+        let is_watch = parsed.verb == Verb::Watch;
         let (user, audit_id, permit) = (&*identity, context.audit_id(), &permit);
-        let forwarded =
-            ForwardedRequest { path, user, is_watch: parsed.verb == Verb::Watch, audit_id, permit };
+        let forwarded = ForwardedRequest { path, user, is_watch, audit_id, permit };
         return Box::pin(other_servers::pass(worker, request, payload, server, &forwarded)).await;
     }
     match &parsed.target {

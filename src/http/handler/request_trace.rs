@@ -141,14 +141,32 @@ fn path_pattern(path: &ResourcePath<'_>) -> String {
     pattern
 }
 
+/// What ends the path of a request whose query is for a process or a backend.
+const CONNECTIONS: [&str; 4] = ["/attach", "/exec", "/portforward", "/proxy"];
+
+/// The part of a path that is for this server. What is behind a proxy is the business of its backend, and may be a secret.
+fn own_path(path: &str) -> &str {
+    let end = path.find("/proxy/").map_or(path.len(), |start| start + "/proxy".len());
+    &path[..end]
+}
+
+/// The path and the query, if they are for this server.
+fn target(request: &HttpRequest) -> String {
+    let path = own_path(request.path());
+    match request.query_string() {
+        query if !query.is_empty() && !CONNECTIONS.iter().any(|end| path.ends_with(end)) => {
+            format!("{path}?{query}")
+        }
+        _ => path.to_owned(),
+    }
+}
+
 /// What is known of a request when it arrives, in the words of OpenTelemetry.
 fn attributes(request: &HttpRequest) -> Vec<Attribute> {
-    let uri = request.uri();
-    let target = uri.path_and_query().map_or_else(|| uri.path().to_owned(), ToString::to_string);
     let mut attributes = vec![
         Attribute::text("http.method", request.method().as_str().to_owned()),
         Attribute::text("http.scheme", "https"),
-        Attribute::text("http.target", target),
+        Attribute::text("http.target", target(request)),
         Attribute::text("net.protocol.version", protocol_version(request)),
     ];
     let host = request.connection_info().host().to_owned();
@@ -205,7 +223,7 @@ pub fn verb_attributes(
         ("protocol", protocol.as_str()),
         ("resource", path.resource),
         ("scope", scope),
-        ("url", request.path()),
+        ("url", own_path(request.path())),
         ("user-agent", text(request.headers(), header::USER_AGENT)),
         ("verb", verb),
     ];

@@ -138,7 +138,8 @@ impl Drop for Claim {
         let services = open.services.clone();
         let unsettled = match open.is_proposed {
             false => open.into_own(),
-            true if services.ports.is_shared() => return log_unknown(&open),
+            // A record without owners cannot tell whether somebody else has got the address or port meanwhile.
+            true if services.ports.is_shared() || !services.has_objects => return log_unknown(&open),
             true => open.into_unsettled(),
         };
         if !unsettled.is_settled() {

@@ -57,7 +57,7 @@ fn webhooks_count_for_the_duration_but_not_for_its_objective() {
 
 #[test]
 fn writes_lists_and_watches_are_counted() {
-    let server = Server::with_flags(&[ON_FILE]);
+    let server = Server::with_flags(&[ON_FILE, "--feature-gates=WatchList=true"]);
     let mut client = server.admin();
     let first = client.get(MAPS).ok()["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
     for number in 0..3 {

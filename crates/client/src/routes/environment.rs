@@ -48,9 +48,14 @@ impl ProxyEnvironment {
         let proxy = |names: [&'static str; 2]| {
             let text = first(names)?;
             let parsed = Proxy::parse_loosely(&text);
-            parsed
-                .inspect_err(|reason| tracing::warn!(variable = names[0], reason, "the proxy is not used"))
-                .ok()
+            if parsed.is_err() {
+                // Without the value, which may contain a password.
+                tracing::warn!(
+                    variable = names[0],
+                    "its value is no URL of a proxy, so connections are direct"
+                );
+            }
+            parsed.ok()
         };
         ProxyEnvironment {
             https: proxy(["HTTPS_PROXY", "https_proxy"]),
