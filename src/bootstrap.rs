@@ -65,9 +65,7 @@ pub async fn api_services(backend: &Backend, catalog: &Catalog) -> Result<()> {
     let versions = catalog.resources().map(|resource| &resource.gv);
     let expected = api_services::all(versions);
     let reconciled = own.reconcile_api_services(&expected).await;
-    let (created, result) = own.create_missing(expected, "fieldManager=kube-apiserver").await;
-    let statuses = own.update_statuses(created, "fieldManager=kube-apiserver", api_services::available).await;
-    reconciled.and(result).and(statuses)
+    reconciled.and(own.create_missing(expected, "fieldManager=kube-apiserver").await.1)
 }
 
 /// Creates the APIServices of custom group versions, and removes those of versions that no longer exist. `previous`: the versions
@@ -82,8 +80,7 @@ pub async fn custom_api_services(
     let is_new = |version: &&GroupVersion| previous.is_none_or(|previous| !previous.contains(*version));
     let expected: Vec<BootstrapObject> =
         versions.iter().filter(is_new).map(api_services::custom_api_service).collect();
-    let (created, result) = own.create_missing(expected, "fieldManager=kube-apiserver").await;
-    own.update_statuses(created, "fieldManager=kube-apiserver", api_services::available).await.and(result)?;
+    own.create_missing(expected, "fieldManager=kube-apiserver").await.1?;
     if previous.is_some_and(|previous| previous.is_subset(versions)) {
         return Ok(());
     }
@@ -159,7 +156,6 @@ enum Verb {
     Create,
     Get,
     Update,
-    UpdateStatus,
     ApplyStatus,
     Delete,
 }
@@ -170,7 +166,7 @@ impl Verb {
         match self {
             Verb::Create => verb::Verb::Create,
             Verb::Get => verb::Verb::Get,
-            Verb::Update | Verb::UpdateStatus => verb::Verb::Update,
+            Verb::Update => verb::Verb::Update,
             Verb::ApplyStatus => verb::Verb::Patch,
             Verb::Delete => verb::Verb::Delete,
         }
@@ -266,7 +262,7 @@ impl<'a> OwnClient<'a> {
         let target = CallTarget {
             namespace: address.namespace,
             name: if verb == Verb::Create { "" } else { address.name },
-            subresource: if matches!(verb, Verb::UpdateStatus | Verb::ApplyStatus) { "status" } else { "" },
+            subresource: if verb == Verb::ApplyStatus { "status" } else { "" },
             ..CallTarget::stored(resource)?
         };
         let requester = Requester { user: &self.user, origin: Origin::Server, user_agent: SERVER_NAME };
@@ -281,7 +277,7 @@ impl<'a> OwnClient<'a> {
             Verb::Create => create::create(self.backend, &call).await,
             Verb::Get => get::get(self.backend, &call).await,
             Verb::Delete => delete::delete(self.backend, &call).await,
-            Verb::Update | Verb::UpdateStatus => update::update(self.backend, &call).await,
+            Verb::Update => update::update(self.backend, &call).await,
             Verb::ApplyStatus => patch::patch(self.backend, &call).await,
         };
         verbs::end_request(admitted, &call, result).await
@@ -384,27 +380,5 @@ impl<'a> OwnClient<'a> {
             )
         });
         join_steps(requests).await
-    }
-
-    /// Sets the status of new objects, which create does not accept: concurrently, in one more disk sync.
-    async fn update_statuses(
-        &self,
-        created: Vec<BootstrapObject>,
-        query: &str,
-        status: impl Fn(&Value, &str) -> Value,
-    ) -> Result<()> {
-        let now = self.backend.objects.now();
-        let updates = created.iter().map(|object| {
-            let status = codec::to_json(&status(&object.object, &now));
-            async move {
-                let address = ObjectAddress::for_object(object);
-                // Some kinds require a resourceVersion in updates.
-                let Some(mut object) = self.find(address).await? else { return Ok(()) };
-                object["status"] = serde_json::from_slice(&status).unwrap_or_default();
-                let body = object.to_string().into();
-                self.request(address, Verb::UpdateStatus, query, body).await.map(drop)
-            }
-        });
-        join_steps(updates).await
     }
 }

@@ -176,14 +176,17 @@ impl Server {
         server.unwrap_or_else(|failure| panic!("the server did not start: {failure:?}"))
     }
 
-    /// A server whose clock is ahead by an offset such as `10m`, in a data directory that outlives it. How long something takes stays as
-    /// it is.
+    /// A server whose clock is ahead by an offset such as `10m`, in a data directory that outlives it.
     pub fn start_ahead(offset: &str, data: &Path, flags: &[&str]) -> Server {
-        let offset = format!("+{offset}");
+        Server::start_with_wall_clock(&format!("+{offset}"), data, flags)
+    }
+
+    /// A server with another date than this machine: an offset such as `+10m`, or with a speed, `+0 x1000`. How long something takes
+    /// stays as it is.
+    pub fn start_with_wall_clock(clock: &str, data: &Path, flags: &[&str]) -> Server {
         // The loader puts the library folder of this machine in the place of `$LIB`.
         let library = "/usr/$LIB/faketime/libfaketime.so.1";
-        let variables =
-            [("LD_PRELOAD", library), ("FAKETIME_DONT_FAKE_MONOTONIC", "1"), ("FAKETIME", offset.as_str())];
+        let variables = [("LD_PRELOAD", library), ("FAKETIME_DONT_FAKE_MONOTONIC", "1"), ("FAKETIME", clock)];
         Server::start_with_environment(data, flags, &variables)
     }
 

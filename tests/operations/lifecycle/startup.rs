@@ -56,6 +56,20 @@ fn first_start_creates_keys_kubeconfig_and_namespaces() {
     server.stop();
 }
 
+/// On a busy machine seconds pass during a start: the status that an APIService gets with its creation must not be written again.
+#[test]
+fn api_services_of_a_slow_start_are_written_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let server = Server::start_with_wall_clock("+0 x1000", directory.path(), &[]);
+    let services = server.admin().get("/apis/apiregistration.k8s.io/v1/apiservices").ok();
+    let services = services["items"].as_array().unwrap();
+    assert!(services.len() > 10, "{services:?}");
+    for service in services {
+        assert_eq!(service["status"]["conditions"][0]["status"], "True", "{service}");
+        assert_eq!(service["metadata"]["managedFields"].as_array().map(Vec::len), Some(1), "{service}");
+    }
+}
+
 #[test]
 fn restart_keeps_objects_and_certificates() {
     let directory = temp_directory();

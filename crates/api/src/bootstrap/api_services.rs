@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use pilothouse_apimachinery::value::Value;
 use pilothouse_apimachinery::version::GroupVersion;
 use pilothouse_apimachinery::well_known::API_REGISTRATION_GROUP;
 
@@ -85,19 +84,6 @@ fn service(group: &str, version: &str, managed: &str, priorities: Priorities) ->
     spec.set("groupPriorityMinimum", priorities.group);
     spec.set("versionPriority", priorities.version);
     BootstrapObject { group: API_REGISTRATION_GROUP, resource: "apiservices", object }
-}
-
-/// The status of an APIService that this server serves itself.
-pub fn available(_: &Value, now: &str) -> Value {
-    let mut condition = Value::object();
-    condition.set("type", "Available");
-    condition.set("status", "True");
-    condition.set("lastTransitionTime", now);
-    condition.set("reason", "Local");
-    condition.set("message", "Local APIServices are always available");
-    let mut status = Value::object();
-    status.set("conditions", vec![condition]);
-    status
 }
 
 #[cfg(test)]
