@@ -14,6 +14,7 @@ use pilothouse_api::release::RELEASE;
 use pilothouse_apimachinery::field::quoted;
 use pilothouse_client::kubeconfig::user::escape_header_key;
 use pilothouse_client::upstream::{RequestBody, Upstream, UpstreamRequest, UpstreamResponse, header};
+use pilothouse_types::host_port::HostPort;
 use pilothouse_types::identity::Identity;
 use tokio::time::timeout;
 
@@ -96,7 +97,7 @@ impl Extensions {
             port: *port,
         };
         let address = webhook_address::connect_address(backend, permit, self.to_endpoints, &config).await?;
-        let (host, port) = address.ok_or_else(|| "no such service".to_owned())?;
+        let HostPort { host, port } = address.ok_or_else(|| "no such service".to_owned())?;
         let (path, query) = (path.to_owned(), query.to_owned());
         Ok(Destination {
             location: Location { secure: true, host, port, path, query },

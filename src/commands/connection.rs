@@ -8,6 +8,7 @@ use pilothouse_apimachinery::well_known::POD_CREDENTIALS;
 use pilothouse_client::api_server::ApiServer;
 use pilothouse_client::kubeconfig::{Access, Credentials};
 use pilothouse_client::upstream;
+use pilothouse_types::host_port::bracketed;
 
 /// Flags of the connection to an API server.
 #[derive(Args, Clone, Debug, Default)]
@@ -130,9 +131,8 @@ struct Environment {
 }
 
 fn pod_access(host: &str, port: &str) -> Result<Access, String> {
-    let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     let file = |name: &str| Path::new(POD_CREDENTIALS).join(name);
-    let mut access = Access::to_server(format!("https://{host}:{port}"));
+    let mut access = Access::to_server(format!("https://{}:{port}", bracketed(host)));
     access.authority_pem = Some(upstream::read(&file("ca.crt")).map_err(|error| error.to_string())?);
     access.credentials = Credentials::TokenFile(file("token"));
     Ok(access)

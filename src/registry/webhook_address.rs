@@ -6,6 +6,7 @@ use hyper::Uri;
 use pilothouse_actors::permit::Permit;
 use pilothouse_admission::webhooks::ClientConfig;
 use pilothouse_client::webhook::cluster_webhooks::WebhookServer;
+use pilothouse_types::host_port::HostPort;
 
 use self::service_address::ServicePort;
 use super::Backend;
@@ -27,10 +28,9 @@ pub struct WebhookTarget {
 
 fn target(config: &ClientConfig, authority_pem: &[u8]) -> Result<WebhookTarget, String> {
     let invalid = |reason: &str| format!("could not get REST client: {reason}");
-    let server = |secure, host: &str, port| WebhookServer {
+    let server = |secure, host: &str, port: u16| WebhookServer {
         secure,
-        host: host.to_owned(),
-        port,
+        address: HostPort::new(host, port),
         authority_pem: authority_pem.to_vec(),
     };
     match config {
@@ -57,7 +57,7 @@ fn target(config: &ClientConfig, authority_pem: &[u8]) -> Result<WebhookTarget, 
             Ok(WebhookTarget {
                 credentials_name: format!("{host}:{}", uri.port_u16().unwrap_or(443)),
                 url: format!("{scheme}://{authority}{path}"),
-                server: server(secure, host.trim_matches(['[', ']']), port),
+                server: server(secure, host, port),
                 path,
                 includes_port: uri.port_u16().is_some(),
             })
@@ -83,7 +83,7 @@ pub async fn connect_address(
     permit: &Permit,
     to_endpoints: bool,
     config: &ClientConfig,
-) -> Result<Option<(String, u16)>, String> {
+) -> Result<Option<HostPort>, String> {
     match config {
         ClientConfig::Service { namespace, name, port, .. } => {
             let service = ServicePort { namespace, name, port: *port };
@@ -112,7 +112,7 @@ mod tests {
                 (target.url.as_str(), target.credentials_name.as_str(), target.server.port),
                 (url, credentials_name, port)
             );
-            assert!(!target.server.host.contains('[') && target.server.authority_pem == b"pem");
+            assert!(!target.server.address.host.contains('[') && target.server.authority_pem == b"pem");
         }
         let error = target(&ClientConfig::None, b"").err().unwrap();
         assert!(error.ends_with("must have either service or URL"), "{error}");

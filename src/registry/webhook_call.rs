@@ -100,8 +100,8 @@ fn client_span(permit: &Permit, target: &WebhookTarget, parameter: &str, body_by
         vec![
             Attribute::text("http.method", "POST"),
             Attribute::text("http.url", format!("{}?{parameter}", target.url)),
-            Attribute::text("net.peer.name", target.server.host.clone()),
-            Attribute::number("net.peer.port", target.server.port),
+            Attribute::text("net.peer.name", target.server.address.host.clone()),
+            Attribute::number("net.peer.port", target.server.address.port),
             Attribute::number("http.request_content_length", body_bytes as u64),
         ]
     });

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use pilothouse_apimachinery::query::Query;
 use pilothouse_apimachinery::status::{Result, Status};
+use pilothouse_types::host_port::HostPort;
 
 use super::catalog::resource::Resource;
 
@@ -146,8 +147,12 @@ pub struct Location {
 impl Location {
     /// Host and port as in a URL.
     pub fn authority(&self) -> String {
-        let Location { host, port, .. } = self;
-        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+        self.host_port().to_string()
+    }
+
+    /// Host and port.
+    pub fn host_port(&self) -> HostPort {
+        HostPort { host: self.host.clone(), port: self.port }
     }
 
     /// Path and query as in a request line.

@@ -92,7 +92,7 @@ impl ApiServer {
             uri,
             access,
             connector,
-            pool: Pool::with_routes(Clock::system(), Routes::of_process()),
+            pool: Pool::with_routes(Clock::system(), Routes::of_process().map_err(Failure::Settings)?),
         })
     }
 

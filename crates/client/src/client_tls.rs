@@ -1,13 +1,133 @@
-//! The TLS settings of outgoing connections. They speak HTTP/1.1, unless HTTP/2 is offered for one.
+//! TLS with the peers of outgoing connections. They speak HTTP/1.1, unless HTTP/2 is offered for one.
+
+use std::hash::{Hash, Hasher};
+use std::pin::Pin;
 
 use openssl::error::ErrorStack;
-use openssl::ssl::SslContext;
+use openssl::sha::Sha256;
+use openssl::ssl::{Error as SslError, SslContext};
 use pilothouse_client_tls::Protocol;
 pub use pilothouse_client_tls::{TrustedCas, client, offer_http2, speaks_http2};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_openssl::SslStream;
+
+use crate::verification_error::verification_error;
+
+/// A digest of certificates and keys, so that nobody holds those themselves.
+pub type Digest = [u8; 32];
 
 /// Makes the context of connections. `identity` is the client certificate with its intermediates, and its key, as PEM.
 pub fn context(trusted: TrustedCas, identity: Option<(&[u8], &[u8])>) -> Result<SslContext, ErrorStack> {
     pilothouse_client_tls::context(trusted, identity, Protocol::Http1)
+}
+
+/// What TLS with a peer proves, to both.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct TlsIdentity {
+    /// The name that the certificate must contain.
+    pub server_name: String,
+    /// The trusted CAs: see [`authority`].
+    pub authority: Digest,
+    /// The client certificate and key: see [`identity_digest`].
+    pub identity: Digest,
+}
+
+fn digest(parts: &[&[u8]]) -> Digest {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update(&(part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    hash.finish()
+}
+
+/// The digest of trusted CAs: these in PEM, those of the system (`None`), or none at all.
+pub fn authority(pem: Option<&[u8]>, verifies: bool) -> Digest {
+    match (verifies, pem) {
+        (false, _) => digest(&[b"nobody"]),
+        (true, None) => digest(&[b"the system"]),
+        (true, Some(pem)) => digest(&[b"these", pem]),
+    }
+}
+
+/// The digest of a certificate and its key.
+pub fn identity_digest(identity: Option<(&[u8], &[u8])>) -> Digest {
+    identity.map_or_else(|| digest(&[]), |(certificate, key)| digest(&[certificate, key]))
+}
+
+/// The settings of TLS with one peer. Cheap to clone. Equal if they prove the same.
+#[derive(Clone)]
+pub struct TlsPeer {
+    /// The trusted CAs and the client certificate.
+    pub context: SslContext,
+    /// Whether the peer is verified.
+    pub verifies: bool,
+    /// What the handshake proves.
+    pub identity: TlsIdentity,
+}
+
+impl PartialEq for TlsPeer {
+    fn eq(&self, other: &TlsPeer) -> bool {
+        self.identity == other.identity
+    }
+}
+
+impl Eq for TlsPeer {}
+
+impl Hash for TlsPeer {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.identity.hash(state);
+    }
+}
+
+/// Why there is no TLS.
+pub enum HandshakeError<S> {
+    /// The settings cannot be used.
+    Settings(ErrorStack),
+    /// The handshake failed on this stream.
+    Handshake(Box<SslStream<S>>, SslError),
+}
+
+impl<S> HandshakeError<S> {
+    /// The reference's text about a peer that should have this name.
+    pub fn describe(&self, name: &str) -> String {
+        match self {
+            HandshakeError::Settings(error) => format!("tls: {error}"),
+            HandshakeError::Handshake(stream, error) => verification_error(stream.ssl(), name, error),
+        }
+    }
+}
+
+impl TlsPeer {
+    /// Performs the handshake, in which the peer may choose HTTP/2 if that is offered.
+    pub async fn handshake<S>(
+        &self,
+        io: S,
+        offers_http2: bool,
+    ) -> Result<SslStream<S>, HandshakeError<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let settings = HandshakeError::Settings;
+        let mut ssl = client(&self.context, &self.identity.server_name, self.verifies).map_err(settings)?;
+        if offers_http2 {
+            offer_http2(&mut ssl).map_err(HandshakeError::Settings)?;
+        }
+        let mut stream = SslStream::new(ssl, io).map_err(HandshakeError::Settings)?;
+        match Pin::new(&mut stream).connect().await {
+            Ok(()) => Ok(stream),
+            Err(error) => Err(HandshakeError::Handshake(Box::new(stream), error)),
+        }
+    }
+
+    /// [`TlsPeer::handshake`] with a proxy or a server whose error is passed on as it is.
+    pub async fn connect<S>(&self, io: S, offers_http2: bool) -> Result<SslStream<S>, String>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let handshake = self.handshake(io, offers_http2).await;
+        handshake.map_err(|error| error.describe(&self.identity.server_name))
+    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
+use pilothouse_types::host_port::HostPort;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
@@ -12,12 +13,13 @@ use crate::failure::Failure;
 use crate::{limits, socket};
 
 /// Connects to a host without TLS. The caller sets the timeout.
-pub async fn dial_tcp(host: &str, port: u16) -> Result<TcpStream, Failure> {
-    connect(&lookup(host, port).await?).await
+pub async fn dial_tcp(address: &HostPort) -> Result<TcpStream, Failure> {
+    connect(&lookup(address).await?).await
 }
 
 /// The addresses of a host: at least one.
-pub(crate) async fn lookup(host: &str, port: u16) -> Result<Vec<SocketAddr>, Failure> {
+pub(crate) async fn lookup(HostPort { host, port }: &HostPort) -> Result<Vec<SocketAddr>, Failure> {
+    let (host, port) = (host.as_str(), *port);
     if let Ok(address) = host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, port)]);
     }

@@ -11,8 +11,7 @@ pub mod konnectivity;
 pub mod testing;
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -22,6 +21,7 @@ pub use pilothouse_api::connect::Egress;
 
 use self::configuration::Configuration;
 pub use self::dialer::{DialObserver, ProxyKind, Stage, TunnelDialer};
+use crate::bounded_read;
 use crate::limits::EGRESS_CONFIGURATION_BYTES;
 
 /// The proxies of connections. Cheap to clone; without a file all connections are direct.
@@ -33,7 +33,7 @@ pub struct EgressSelector {
 impl EgressSelector {
     /// Reads the file, and the certificates that it names. The error is in the reference's words.
     pub fn read(path: &Path, clock: &Clock) -> Result<EgressSelector, String> {
-        let text = match read(path) {
+        let text = match bounded_read::read_file(path, EGRESS_CONFIGURATION_BYTES) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(format!("egress-selector-config-file {} does not exist", path.display()));
@@ -65,15 +65,6 @@ impl EgressSelector {
     pub fn observe(&self, observer: &Arc<dyn DialObserver>) {
         self.dialers.values().for_each(|dialer| dialer.observe(observer));
     }
-}
-
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    File::open(path)?.take(EGRESS_CONFIGURATION_BYTES + 1).read_to_end(&mut text)?;
-    if text.len() as u64 > EGRESS_CONFIGURATION_BYTES {
-        return Err(io::Error::other(format!("more than {EGRESS_CONFIGURATION_BYTES} bytes")));
-    }
-    Ok(text)
 }
 
 #[cfg(test)]

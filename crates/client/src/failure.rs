@@ -54,12 +54,17 @@ impl Failure {
     }
 
     pub(crate) fn broken(error: &hyper::Error) -> Failure {
-        if error.is_incomplete_message() || error.is_canceled() {
+        if is_unanswered(error) {
             return Failure::Broken("EOF".to_owned());
         }
         let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
         Failure::Broken(format!("{error}{cause}"))
     }
+}
+
+/// Whether the connection ended before there was a response.
+pub(crate) fn is_unanswered(error: &hyper::Error) -> bool {
+    error.is_incomplete_message() || error.is_canceled()
 }
 
 /// An error of the operating system, without its number.

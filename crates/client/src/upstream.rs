@@ -20,15 +20,16 @@ use hyper::body::Incoming;
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use pilothouse_api::connect::{AllowedAddresses, Destination, Location, ServerVerification, Trust};
+use pilothouse_api::connect::{AllowedAddresses, Destination, ServerVerification, Trust};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use self::connection_limits::{ConnectionLimits, ConnectionSlot};
 use self::pool::{Connection, KeepAliveHandle, Origin, Pool, Purpose, ReuseOutcome};
-use crate::kubeconfig::Proxy;
+use self::dial::Dialer;
 use crate::paced::Paced;
-use crate::{limits, tunnel};
+use crate::routes::Route;
+use crate::{client_tls, limits};
 
 pub use crate::direct::dial_tcp;
 pub use crate::failure::Failure;
@@ -192,20 +193,13 @@ impl Upstream {
         *http_request.headers_mut() = request.headers;
         *http_request.uri_mut() = destination.location.target().parse().map_err(|_| Failure::BadTarget)?;
         let tls = self.tls.for_destination(destination)?;
-        let Location { secure, host, port, .. } = &destination.location;
-        let routes = self.pool.routes();
-        // As in the reference, upgrades do not go through proxies of the environment.
-        let proxy = if is_reusable { routes.environment.proxy(*secure, host, *port) } else { None };
-        let way = dial::Way {
-            proxy,
-            dialer: destination.egress.and_then(|egress| routes.egress.dialer(egress)),
-            // Upgrades go over HTTP/1.1.
-            offers_http2: is_reusable && matches!(destination.trust, Trust::Extension(_)),
-            limit: self.connect_timeout,
-        };
-        let target = dial::target(destination, way).await?;
-        tunnel::address_to_proxy(&mut http_request, proxy, *secure, &target.authority());
-        let origin = if is_reusable { origin(destination, tls.as_ref(), proxy) } else { None };
+        // Upgrades go over HTTP/1.1.
+        let offers_http2 = is_reusable && matches!(destination.trust, Trust::Extension(_));
+        let route = self.route(destination, is_reusable);
+        let dialer = Dialer::new(destination, self.pool.routes(), route, self.connect_timeout).await?;
+        let (secure, server) = (destination.location.secure, dialer.server().to_string());
+        dialer.route().address_request(&mut http_request, secure, &server);
+        let origin = if is_reusable { origin(destination, tls.as_ref(), dialer.route()) } else { None };
         let reuse = match &origin {
             Some(origin) => {
                 self.await_head(destination, self.pool.send_over_idle(origin, http_request)).await?
@@ -215,7 +209,7 @@ impl Upstream {
         let (response, connection) = match reuse {
             ReuseOutcome::Answered(response, connection) => (response, connection),
             ReuseOutcome::Unsent(request) => {
-                let io = dial::dial(&self.tls, tls.as_ref(), target, way).await?;
+                let io = dialer.connect(tls.as_ref(), offers_http2).await?;
                 let result = self.pool.open(origin, io).await;
                 let mut connection = result.map_err(|error| Failure::broken(&error))?;
                 let sending = async { connection.send(request).await.map_err(|error| error.into_error()) };
@@ -223,6 +217,16 @@ impl Upstream {
             }
         };
         Ok((response, ConnectionInUse { connection, _slot: slot }))
+    }
+
+    /// The route to a destination. As in the reference, upgrades do not go through proxies of the environment.
+    fn route(&self, destination: &Destination, is_reusable: bool) -> Route {
+        let (secure, server) = (destination.location.secure, destination.location.host_port());
+        let proxy = match is_reusable {
+            true => self.pool.routes().environment.proxy(secure, &server),
+            false => None,
+        };
+        Route { proxy: proxy.cloned(), egress: destination.egress }
     }
 
     /// Waits for the head of a response, up to the destination's timeout.
@@ -247,7 +251,7 @@ impl Upstream {
 fn origin(
     destination: &Destination,
     tls: Option<&tls::TlsSettings>,
-    proxy: Option<&Proxy>,
+    route: &Route,
 ) -> Option<Arc<Origin>> {
     let purpose = match destination.trust {
         Trust::Kubelet | Trust::KubeletUnverified => Purpose::Kubelet,
@@ -260,11 +264,9 @@ fn origin(
     }
     Some(Arc::new(Origin {
         purpose,
-        host: destination.location.host.clone(),
-        port: destination.location.port,
-        private: tls.map(|settings| settings.private.clone()),
-        proxy: proxy.cloned(),
-        egress: destination.egress,
+        server: destination.location.host_port(),
+        private: tls.map(|settings| settings.peer.identity.clone()),
+        route: route.clone(),
     }))
 }
 
@@ -279,7 +281,7 @@ fn into_response(response: Response<Incoming>, connection: ConnectionInUse) -> U
 
 /// Keeps connections to an extension API server, for verified and unverified requests.
 pub fn keep_alive(pool: &Arc<Pool>, peer: &ServerVerification) -> [KeepAliveHandle; 2] {
-    [tls::authority(peer), pool::authority(None, false)]
+    [tls::authority(peer), client_tls::authority(None, false)]
         .map(|authority| pool.keep_alive(Purpose::Extension, &peer.server_name, authority))
 }
 

@@ -104,7 +104,8 @@ impl Service {
 
     /// A server that is called so rarely that it needs no shared pool.
     pub fn unpooled(access: &Access) -> Result<Service, Failure> {
-        Service::new(access, &Pool::with_routes(Clock::system(), Routes::of_process()))
+        let routes = Routes::of_process().map_err(Failure::Settings)?;
+        Service::new(access, &Pool::with_routes(Clock::system(), routes))
     }
 
     /// Sends an object and returns the response.

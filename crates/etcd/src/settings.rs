@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use pilothouse_types::host_port::HostPort;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::limits;
@@ -28,8 +29,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Duplex for S {}
 
 /// Connects to members in another way than directly.
 pub trait Dialer: fmt::Debug + Send + Sync {
-    /// Connects to this host and port.
-    fn dial(&self, address: String) -> BoxFuture<'_, Result<Box<dyn Duplex>, String>>;
+    /// Connects to this address.
+    fn dial(&self, address: HostPort) -> BoxFuture<'_, Result<Box<dyn Duplex>, String>>;
 }
 
 /// The settings of a client.

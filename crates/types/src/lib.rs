@@ -1,6 +1,7 @@
 //! Data types that the actors and the API crates share, without actors, I/O or HTTP.
 //!
 //! - [`object`] is the stored unit, [`filter`] selects objects, [`error`] is the error of a store;
+//! - [`host_port`] is where another server listens;
 //! - [`identity`] is a user, [`authentication`] and [`authorization`] are the decisions about one;
 //! - [`memory`] counts bytes, [`user_shares`] what each user has of something, [`frame`] is an encoded watch event that watches share;
 //! - [`activity`] is what actors, queues and threads do;
@@ -18,6 +19,7 @@ pub mod contention;
 pub mod error;
 pub mod filter;
 pub mod frame;
+pub mod host_port;
 pub mod identity;
 pub mod limits;
 pub mod lock;

@@ -13,16 +13,16 @@ use pilothouse_traces::{IncomingContext, TracedRequest, Tracing};
 use pilothouse_types::clock::Moment;
 use pilothouse_types::identity::Identity;
 use pilothouse_types::trace::span::Attribute;
-use pilothouse_types::trace::{OpenSpan, RequestTrace};
+use pilothouse_types::trace::{OpenSpan, RequestTrace, context};
 
 use crate::http::peer::Peer;
 
 use super::render::{Context, text};
 use super::worker::Worker;
 
-const TRACE_PARENT: HeaderName = HeaderName::from_static("traceparent");
-const TRACE_STATE: HeaderName = HeaderName::from_static("tracestate");
-const BAGGAGE: HeaderName = HeaderName::from_static("baggage");
+const TRACE_PARENT: HeaderName = HeaderName::from_static(context::TRACE_PARENT);
+const TRACE_STATE: HeaderName = HeaderName::from_static(context::TRACE_STATE);
+const BAGGAGE: HeaderName = HeaderName::from_static(context::BAGGAGE);
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// The trace of a request without one.

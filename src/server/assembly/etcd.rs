@@ -21,6 +21,7 @@ use pilothouse_encryption::Encryption;
 use pilothouse_etcd::{Client, Dialer, Duplex, Settings};
 use pilothouse_etcd_layout::values::{ValueCodec, ValueOptions};
 use pilothouse_etcd_log::{EtcdForms, EtcdLog, EtcdLogOptions, Observer, Types};
+use pilothouse_types::host_port::HostPort;
 use pilothouse_types::object::TypeName;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -77,7 +78,7 @@ impl fmt::Debug for EgressDialer {
 }
 
 impl Dialer for EgressDialer {
-    fn dial(&self, address: String) -> BoxFuture<'_, Result<Box<dyn Duplex>, String>> {
+    fn dial(&self, address: HostPort) -> BoxFuture<'_, Result<Box<dyn Duplex>, String>> {
         Box::pin(async move {
             let socket = self.0.dial(&address).await?;
             Ok(Box::new(socket) as Box<dyn Duplex>)

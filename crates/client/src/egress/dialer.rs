@@ -3,26 +3,23 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hyper::Uri;
-use openssl::ssl::SslContext;
 use openssl::x509::X509;
 use pilothouse_types::clock::Clock;
+use pilothouse_types::host_port::HostPort;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
-use tokio_openssl::SslStream;
 
 use super::configuration::{Connection, TlsPaths};
 use super::{http_connect, konnectivity};
-use crate::client_tls::{self, TrustedCas};
+use crate::client_tls::{self, TlsIdentity, TlsPeer, TrustedCas};
 use crate::direct::dial_tcp;
 use crate::failure::describe;
 use crate::limits::EGRESS_STEP_TIMEOUT;
 use crate::socket::{BoxedStream, Socket};
-use crate::verification_error::verification_error;
 
 /// The Host header of CONNECT requests; the reference's.
 const CONNECT_HOST: &str = "127.0.0.1";
@@ -63,7 +60,7 @@ pub struct TunnelDialer {
 }
 
 enum TunnelProxy {
-    HttpOverTcp { host: String, port: u16, tls: Option<SslContext> },
+    HttpOverTcp { address: HostPort, tls: Option<TlsPeer> },
     HttpOverUnix(PathBuf),
     GrpcOverUnix(PathBuf),
 }
@@ -100,38 +97,39 @@ impl TunnelDialer {
         ProxyKind { protocol, transport }
     }
 
-    fn tell(&self, event: impl FnOnce(&dyn DialObserver, ProxyKind)) {
+    fn notify(&self, event: impl FnOnce(&dyn DialObserver, ProxyKind)) {
         if let Some(observer) = self.observer.get() {
             event(&**observer, self.kind());
         }
     }
 
     /// Connects to this host and port. Errors have the reference's texts.
-    pub async fn dial(&self, address: &str) -> Result<Socket, String> {
-        self.tell(|observer, kind| observer.started(kind));
+    pub async fn dial(&self, server: &HostPort) -> Result<Socket, String> {
+        self.notify(|observer, kind| observer.started(kind));
         let began = self.clock.moment();
         let failed = |stage: Stage| {
             move |error: String| {
-                self.tell(|observer, kind| observer.failed(kind, stage));
+                self.notify(|observer, kind| observer.failed(kind, stage));
                 error
             }
         };
         let connecting = timeout(EGRESS_STEP_TIMEOUT, self.connect());
         let connection =
             connecting.await.unwrap_or_else(|_| Err(self.timed_out())).map_err(failed(Stage::Connect))?;
-        let asking = timeout(EGRESS_STEP_TIMEOUT, connection.ask(address));
-        let stream = match asking.await {
+        let server = server.to_string();
+        let opening = timeout(EGRESS_STEP_TIMEOUT, connection.open_tunnel(&server));
+        let stream = match opening.await {
             Ok(stream) => stream,
             Err(_) => Err("dial timeout, backstop".to_owned()),
         };
         let stream = stream.map_err(failed(Stage::Proxy))?;
-        self.tell(|observer, kind| observer.connected(kind, self.clock.elapsed(began)));
+        self.notify(|observer, kind| observer.connected(kind, self.clock.elapsed(began)));
         Ok(Socket::Tunnel(stream))
     }
 
     fn timed_out(&self) -> String {
         match &self.proxy {
-            TunnelProxy::HttpOverTcp { host, port, .. } => format!("dial tcp {host}:{port}: i/o timeout"),
+            TunnelProxy::HttpOverTcp { address, .. } => format!("dial tcp {address}: i/o timeout"),
             TunnelProxy::HttpOverUnix(path) | TunnelProxy::GrpcOverUnix(path) => {
                 format!("dial unix {}: i/o timeout", path.display())
             }
@@ -140,18 +138,13 @@ impl TunnelDialer {
 
     async fn connect(&self) -> Result<ProxyConnection, String> {
         match &self.proxy {
-            TunnelProxy::HttpOverTcp { host, port, tls } => {
-                let tcp = dial_tcp(host, *port).await.map_err(|failure| failure.to_string())?;
-                let address = format!("{host}:{port}");
-                let Some(context) = tls else {
-                    return Ok(ProxyConnection::Http { stream: Box::new(tcp), address });
+            TunnelProxy::HttpOverTcp { address, tls } => {
+                let tcp = dial_tcp(address).await.map_err(|failure| failure.to_string())?;
+                let stream: BoxedStream = match tls {
+                    None => Box::new(tcp),
+                    Some(tls) => Box::new(tls.connect(tcp, false).await?),
                 };
-                let ssl = client_tls::client(context, host, true).map_err(|error| format!("tls: {error}"))?;
-                let mut stream = SslStream::new(ssl, tcp).map_err(|error| format!("tls: {error}"))?;
-                if let Err(error) = Pin::new(&mut stream).connect().await {
-                    return Err(verification_error(stream.ssl(), host, &error));
-                }
-                Ok(ProxyConnection::Http { stream: Box::new(stream), address })
+                Ok(ProxyConnection::Http { stream, address: address.to_string() })
             }
             TunnelProxy::HttpOverUnix(path) => {
                 let stream = dial_unix(path).await?;
@@ -166,7 +159,7 @@ impl TunnelDialer {
 
 impl ProxyConnection {
     /// Asks the proxy for a connection to this host and port.
-    async fn ask(self, target: &str) -> Result<BoxedStream, String> {
+    async fn open_tunnel(self, target: &str) -> Result<BoxedStream, String> {
         let (mut stream, address) = match self {
             ProxyConnection::Grpc(tunnel) => return Ok(Box::new(tunnel.dial(target).await?)),
             ProxyConnection::Http { stream, address } => (stream, address),
@@ -199,24 +192,25 @@ async fn dial_unix(path: &Path) -> Result<UnixStream, String> {
 }
 
 fn http_over_tcp(url: &str, tls: Option<&TlsPaths>) -> Result<TunnelProxy, String> {
-    let context = tls.map(tls_context).transpose()?;
     let invalid = |reason: &dyn std::fmt::Display| format!("invalid proxy server url {url:?}: {reason}");
     let uri: Uri = url.parse().map_err(|error| invalid(&error))?;
     let authority = uri.authority().ok_or_else(|| invalid(&"it has no host"))?;
-    let host = authority.host().trim_matches(['[', ']']).to_owned();
     let port = authority.port_u16().ok_or_else(|| invalid(&"missing port in address"))?;
-    Ok(TunnelProxy::HttpOverTcp { host, port, tls: context })
+    let address = HostPort::new(authority.host(), port);
+    let tls = tls.map(|paths| tls_peer(paths, &address.host)).transpose()?;
+    Ok(TunnelProxy::HttpOverTcp { address, tls })
 }
 
-fn tls_context(paths: &TlsPaths) -> Result<SslContext, String> {
+/// TLS with the proxy on this host.
+fn tls_peer(paths: &TlsPaths, host: &str) -> Result<TlsPeer, String> {
     let TlsPaths { authority, certificate, key } = paths;
     let unpaired = |error: &dyn std::fmt::Display| {
         format!("failed to read key pair {} & {}, got {error}", certificate.display(), key.display())
     };
     let read = |path: &Path| fs::read(path).map_err(|error| unpaired(&error));
     let identity = (read(certificate)?, read(key)?);
-    let trusted = match authority {
-        None => TrustedCas::Host,
+    let (trusted, authority) = match authority {
+        None => (TrustedCas::Host, client_tls::authority(None, true)),
         Some(path) => {
             let unread = |error| format!("failed to read cert file {}, got {error}", path.display());
             let pem = fs::read(path).map_err(unread)?;
@@ -224,8 +218,12 @@ fn tls_context(paths: &TlsPaths) -> Result<SslContext, String> {
             if authorities.is_empty() {
                 return Err("failed to append CA cert to the cert pool".to_owned());
             }
-            TrustedCas::Authorities(authorities)
+            (TrustedCas::Authorities(authorities), client_tls::authority(Some(&pem), true))
         }
     };
-    client_tls::context(trusted, Some((&identity.0, &identity.1))).map_err(|error| unpaired(&error))
+    let pair = Some((identity.0.as_slice(), identity.1.as_slice()));
+    let context = client_tls::context(trusted, pair).map_err(|error| unpaired(&error))?;
+    let identity = client_tls::identity_digest(pair);
+    let identity = TlsIdentity { server_name: host.to_owned(), authority, identity };
+    Ok(TlsPeer { context, verifies: true, identity })
 }

@@ -3,6 +3,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use openssl::ssl::{SslAcceptor, SslMethod};
+use pilothouse_types::host_port::HostPort;
 use pilothouse_types::lock::Lock;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -64,7 +65,7 @@ async fn echo(end: &'static [u8]) -> SocketAddr {
 /// Connects to `far.test:443`, which is the echo, and sends more than any buffer on the way holds.
 async fn exchange(selector: &EgressSelector) {
     const PIECES: usize = 64;
-    let socket = selector.dialer(Egress::Cluster).unwrap().dial("far.test:443").await.unwrap();
+    let socket = selector.dialer(Egress::Cluster).unwrap().dial(&HostPort::new("far.test", 443)).await.unwrap();
     let (mut reader, mut writer) = tokio::io::split(socket);
     let writing = actix_rt::spawn(async move {
         for _ in 0..PIECES {
@@ -102,11 +103,11 @@ async fn connections_go_through_proxies_on_sockets() {
             format!("proxyProtocol: {protocol}, transport: {{uds: {{udsName: '{}'}}}}", path.display());
         let (selector, events) = selector(directory.path(), &connection);
         let dialer = selector.dialer(Egress::Cluster).unwrap();
-        let error = dialer.dial("far.test:443").await.err().unwrap();
+        let error = dialer.dial(&HostPort::new("far.test", 443)).await.err().unwrap();
         assert_eq!(error, format!("dial unix {}: connect: no such file or directory", path.display()));
         let proxy = TestProxy::start(form, move |target| (target == "far.test:443").then_some(address));
         exchange(&selector).await;
-        let error = dialer.dial("other.test:1").await.err().unwrap();
+        let error = dialer.dial(&HostPort::new("other.test", 1)).await.err().unwrap();
         let expected = match protocol {
             "GRPC" => "no route to other.test:1".to_owned(),
             _ => format!(
@@ -155,7 +156,7 @@ async fn connections_go_through_a_proxy_with_tls_that_is_verified() {
     exchange(&trusting).await;
     assert_eq!(*events.0.lock(), ["started http_connect tcp", "connected"]);
     let (other, events) = selector(directory.path(), &connection(&write("other", own.to_pem().unwrap())));
-    let error = other.dialer(Egress::Cluster).unwrap().dial("far.test:443").await.err().unwrap();
+    let error = other.dialer(Egress::Cluster).unwrap().dial(&HostPort::new("far.test", 443)).await.err().unwrap();
     assert!(error.contains("x509: certificate signed by unknown authority"), "{error}");
     assert_eq!(events.0.lock().last().unwrap(), "failed Connect");
     assert_eq!(proxy.targets(), ["far.test:443"]);

@@ -1,8 +1,6 @@
 //! Parses a kubeconfig.
 
 use std::borrow::Cow;
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,21 +12,12 @@ use pilothouse_types::clock::Clock;
 
 use super::exec_plugin::{Cluster, Exec, ExecPlugin};
 use super::{Access, Credentials, IdentityPem, Impersonation, Proxy};
+use crate::bounded_read;
 use crate::limits::KUBECONFIG_BYTES;
 
 /// Reads a file up to a limit.
 pub(super) fn read_file(path: &Path) -> Result<Vec<u8>, String> {
-    let describe = |error: std::io::Error| format!("{}: {error}", path.display());
-    let mut bytes = Vec::new();
-    File::open(path)
-        .map_err(describe)?
-        .take(KUBECONFIG_BYTES + 1)
-        .read_to_end(&mut bytes)
-        .map_err(describe)?;
-    if bytes.len() as u64 > KUBECONFIG_BYTES {
-        return Err(format!("{}: more than {KUBECONFIG_BYTES} bytes", path.display()));
-    }
-    Ok(bytes)
+    bounded_read::read_file(path, KUBECONFIG_BYTES).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// The field of the named entry in a list. An entry may have only a name: a user without credentials.

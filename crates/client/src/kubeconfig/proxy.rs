@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hyper::Uri;
+use pilothouse_types::host_port::HostPort;
 
 /// The protocol of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,10 +21,8 @@ pub enum ProxyProtocol {
 pub struct Proxy {
     /// The protocol.
     pub protocol: ProxyProtocol,
-    /// The host of the proxy.
-    pub host: String,
-    /// The port of the proxy.
-    pub port: u16,
+    /// Where it is.
+    pub address: HostPort,
     /// The user name and password.
     pub user: Option<(String, String)>,
 }
@@ -66,8 +65,16 @@ impl Proxy {
             };
             (unescape(name), unescape(password))
         });
-        let host = authority.host().trim_matches(['[', ']']).to_owned();
-        Ok(Proxy { protocol, host, port: authority.port_u16().unwrap_or(default_port), user })
+        let host_and_port = authority.as_str().rsplit('@').next().unwrap_or_default();
+        let port = match host_and_port.strip_prefix(authority.host()).unwrap_or_default() {
+            "" | ":" => default_port,
+            _ => authority.port_u16().ok_or("the port is invalid")?,
+        };
+        let address = HostPort::new(authority.host(), port);
+        if address.host.is_empty() {
+            return Err("there is no host".to_owned());
+        }
+        Ok(Proxy { protocol, address, user })
     }
 
     /// Whether it speaks HTTP.

@@ -52,11 +52,10 @@ impl ObservedCall {
         request: &Request<RequestBody>,
         clock: &Clock,
     ) -> Box<ObservedCall> {
-        let host = if origin.host.contains(':') { format!("[{}]", origin.host) } else { origin.host.clone() };
         Box::new(ObservedCall {
             observer: Arc::clone(observer),
             method: request.method().as_str().to_owned(),
-            host: format!("{host}:{}", origin.port),
+            host: origin.server.to_string(),
             request_bytes: request.body().size_hint().exact().unwrap_or_default(),
             began: clock.moment(),
             clock: clock.clone(),

@@ -3,26 +3,25 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use pilothouse_api::connect::location::is_global_unicast;
-use pilothouse_api::connect::{AllowedAddresses, Destination, Location};
+use pilothouse_api::connect::{AllowedAddresses, Destination};
+use pilothouse_types::host_port::HostPort;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 use tokio_openssl::SslStream;
 
 use crate::client_tls;
 use crate::direct::{connect, lookup};
-use crate::egress::TunnelDialer;
 use crate::failure::Failure;
-use crate::kubeconfig::Proxy;
+use crate::limits::EGRESS_STEP_TIMEOUT;
+use crate::routes::{Endpoint, Route, Routes};
 use crate::socket::Socket;
-use crate::{limits, tunnel};
 
 use super::pool::Negotiated;
-use super::tls::{Contexts, TlsSettings};
+use super::tls::TlsSettings;
 
 /// A connection, with or without TLS.
 pub enum Stream {
@@ -32,105 +31,87 @@ pub enum Stream {
     Private(Box<SslStream<Socket>>),
 }
 
-/// The way to a server.
-#[derive(Clone, Copy)]
-pub(super) struct Way<'a> {
-    /// The proxy of the environment, if any.
-    pub(super) proxy: Option<&'a Proxy>,
-    /// What makes connections; `None` for direct ones.
-    pub(super) dialer: Option<&'a Arc<TunnelDialer>>,
-    /// Whether the server may choose HTTP/2.
-    pub(super) offers_http2: bool,
+/// A destination with the route there.
+pub(super) struct Dialer<'a> {
+    destination: &'a Destination,
+    routes: &'a Routes,
+    route: Route,
+    /// The server as a proxy is asked for it.
+    server: HostPort,
     /// How long each of the three steps (name, TCP, TLS) may take.
-    pub(super) limit: Duration,
+    limit: Duration,
 }
 
-/// What is connected to.
-pub(super) enum Target<'a> {
-    /// These addresses, of this server.
-    Addresses(&'a Destination, Vec<SocketAddr>),
-    /// This server, whose name a proxy resolves.
-    Named(&'a Destination),
-}
-
-/// What is connected to. If not all addresses are allowed, a proxy is asked for one that was checked.
-pub(super) async fn target<'a>(destination: &'a Destination, way: Way<'_>) -> Result<Target<'a>, Failure> {
-    let is_proxied = way.proxy.is_some() || way.dialer.is_some();
-    if !is_proxied || destination.reach == AllowedAddresses::Any {
-        return Ok(Target::Named(destination));
-    }
-    resolve_within(destination, way.limit).await.map(|addresses| Target::Addresses(destination, addresses))
-}
-
-impl Target<'_> {
-    fn destination(&self) -> &Destination {
-        match self {
-            Target::Addresses(destination, _) | Target::Named(destination) => destination,
+impl<'a> Dialer<'a> {
+    /// Over this route. If not all addresses are allowed, a proxy is asked for one that was checked.
+    pub(super) async fn new(
+        destination: &'a Destination,
+        routes: &'a Routes,
+        route: Route,
+        limit: Duration,
+    ) -> Result<Dialer<'a>, Failure> {
+        let server = destination.location.host_port();
+        let mut dialer = Dialer { destination, routes, route, server, limit };
+        if destination.reach != AllowedAddresses::Any
+            && !routes.is_direct(&dialer.route)
+            && let Some(checked) = dialer.resolve().await?.first()
+        {
+            dialer.server.host = checked.ip().to_string();
         }
+        Ok(dialer)
     }
 
-    fn host(&self) -> String {
-        match self {
-            Target::Addresses(destination, addresses) => match addresses.first() {
-                Some(address) => address.ip().to_string(),
-                None => destination.location.host.clone(),
-            },
-            Target::Named(destination) => destination.location.host.clone(),
-        }
+    /// The route.
+    pub(super) fn route(&self) -> &Route {
+        &self.route
     }
 
-    /// Host and port, as a proxy is asked for them.
-    pub(super) fn authority(&self) -> String {
-        Location { host: self.host(), ..self.destination().location.clone() }.authority()
+    /// The server as a proxy is asked for it.
+    pub(super) fn server(&self) -> &HostPort {
+        &self.server
     }
-}
 
-/// Connects.
-pub(super) async fn dial(
-    contexts: &Contexts,
-    tls: Option<&TlsSettings>,
-    target: Target<'_>,
-    way: Way<'_>,
-) -> Result<Stream, Failure> {
-    let socket = match (way.proxy, way.dialer) {
-        (None, None) => dial_directly(target.destination(), way.limit).await?,
-        _ => dial_through(contexts, tls, &target, way).await?,
-    };
-    let Some(tls) = tls else { return Ok(Stream::Plain(socket)) };
-    let handshake = timeout(way.limit, tls.handshake(socket, way.offers_http2)).await;
-    Ok(Stream::Private(Box::new(handshake.map_err(|_| Failure::SlowTls)??)))
-}
+    /// Connects.
+    pub(super) async fn connect(
+        &self,
+        tls: Option<&TlsSettings>,
+        offers_http2: bool,
+    ) -> Result<Stream, Failure> {
+        let socket = match self.routes.is_direct(&self.route) {
+            true => self.connect_directly().await?,
+            false => self.connect_through_proxies().await?,
+        };
+        let Some(tls) = tls else { return Ok(Stream::Plain(socket)) };
+        let handshake = timeout(self.limit, tls.handshake(socket, offers_http2)).await;
+        Ok(Stream::Private(Box::new(handshake.map_err(|_| Failure::SlowTls)??)))
+    }
 
-async fn dial_directly(destination: &Destination, limit: Duration) -> Result<Socket, Failure> {
-    let addresses = resolve_within(destination, limit).await?;
-    let timed_out = |_| Failure::SlowDial(destination.location.authority());
-    timeout(limit, connect(&addresses)).await.map_err(timed_out)?.map(Socket::Tcp)
-}
+    async fn connect_directly(&self) -> Result<Socket, Failure> {
+        let addresses = self.resolve().await?;
+        let connecting = timeout(self.limit, connect(&addresses)).await;
+        connecting.map_err(|_| self.timed_out())?.map(Socket::Tcp)
+    }
 
-async fn dial_through(
-    contexts: &Contexts,
-    tls: Option<&TlsSettings>,
-    target: &Target<'_>,
-    way: Way<'_>,
-) -> Result<Socket, Failure> {
-    let Location { port, secure, .. } = target.destination().location;
-    let host = target.host();
-    let way = tunnel::Way { proxy: way.proxy, tls: Some(contexts.for_proxy(tls)), dialer: way.dialer };
-    let connecting = tunnel::connect(tunnel::Target { host: &host, port, secure }, way);
-    let timed_out = |_| Failure::SlowDial(target.authority());
-    timeout(2 * limits::EGRESS_STEP_TIMEOUT, connecting).await.map_err(timed_out)?.map_err(Failure::Proxy)
-}
+    async fn connect_through_proxies(&self) -> Result<Socket, Failure> {
+        let server = Endpoint { address: &self.server, secure: self.destination.location.secure };
+        let connecting = timeout(2 * EGRESS_STEP_TIMEOUT, self.routes.connect(&self.route, server)).await;
+        connecting.map_err(|_| self.timed_out())?.map_err(Failure::Proxy)
+    }
 
-async fn resolve_within(destination: &Destination, limit: Duration) -> Result<Vec<SocketAddr>, Failure> {
-    let timed_out = |_| Failure::SlowDial(destination.location.authority());
-    timeout(limit, resolve(destination)).await.map_err(timed_out)?
+    fn timed_out(&self) -> Failure {
+        Failure::SlowDial(self.server.to_string())
+    }
+
+    async fn resolve(&self) -> Result<Vec<SocketAddr>, Failure> {
+        timeout(self.limit, resolve(self.destination)).await.map_err(|_| self.timed_out())?
+    }
 }
 
 /// The allowed addresses of a host. The checked addresses are the ones connected to: a name that resolves differently later leads
 /// nowhere else.
 async fn resolve(destination: &Destination) -> Result<Vec<SocketAddr>, Failure> {
     let Destination { location, reach, .. } = destination;
-    let addresses = lookup(&location.host, location.port).await?;
+    let addresses = lookup(&location.host_port()).await?;
     let all_global = || addresses.iter().all(|address| is_global_unicast(address.ip()));
     if *reach == AllowedAddresses::GlobalUnicast && !all_global() {
         return Err(Failure::NotAllowed);

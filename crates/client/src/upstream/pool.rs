@@ -15,8 +15,8 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper::header::HOST;
 use hyper::{Method, Request, Response};
-use openssl::sha::Sha256;
 use pilothouse_types::clock::{Clock, Moment};
+use pilothouse_types::host_port::HostPort;
 use pilothouse_types::lock::Lock;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -24,16 +24,12 @@ use self::http_connection::HttpConnection;
 pub use self::http_connection::{BufferedResponse, ExchangeError, Negotiated, SendError};
 use super::body::RequestBody;
 use super::call_observer::{CallObserver, ObservedCall};
+use crate::client_tls::{Digest, TlsIdentity};
 use crate::egress::Egress;
-use crate::kubeconfig::Proxy;
 use crate::limits::{
     CONNECTION_SETTLE_TIMEOUT, IDLE_CONNECTION_TIMEOUT, IDLE_CONNECTIONS, IDLE_CONNECTIONS_PER_DESTINATION,
 };
-use crate::routes::Routes;
-use crate::tunnel;
-
-/// A digest of certificates and keys, so that the pool does not hold those themselves.
-pub type Digest = [u8; 32];
+use crate::routes::{Route, Routes};
 
 /// The purpose of a request. Connections are not shared between purposes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -88,64 +84,26 @@ impl Purpose {
     }
 }
 
-/// The TLS identity of a connection.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct TlsIdentity {
-    /// The name that the certificate must contain.
-    pub server_name: String,
-    /// The trusted CAs: see [`authority`].
-    pub authority: Digest,
-    /// The client certificate and key: see [`identity_digest`].
-    pub identity: Digest,
-}
-
 /// The key of a connection. A difference in any part means another peer.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// The purpose of the requests.
     pub purpose: Purpose,
-    /// The host of the peer.
-    pub host: String,
-    /// The port of the peer.
-    pub port: u16,
+    /// Where the peer is.
+    pub server: HostPort,
     /// The TLS settings; `None` for plain connections.
     pub private: Option<TlsIdentity>,
-    /// The proxy on the way, if any.
-    pub proxy: Option<Proxy>,
-    /// By what the way there is chosen; `None` for a direct one.
-    pub egress: Option<Egress>,
+    /// The route there.
+    pub route: Route,
 }
 
 impl Origin {
-    /// Lets a request go through the proxy, if there is one: see [`tunnel::address_to_proxy`].
+    /// Lets a request go through the proxy, if there is one: see [`Route::address_request`].
     pub(crate) fn address_to_proxy(&self, request: &mut Request<RequestBody>) {
         let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
         let host = host.unwrap_or_default().to_owned();
-        tunnel::address_to_proxy(request, self.proxy.as_ref(), self.private.is_some(), &host);
+        self.route.address_request(request, self.private.is_some(), &host);
     }
-}
-
-fn digest(parts: &[&[u8]]) -> Digest {
-    let mut hash = Sha256::new();
-    for part in parts {
-        hash.update(&(part.len() as u64).to_be_bytes());
-        hash.update(part);
-    }
-    hash.finish()
-}
-
-/// The digest of trusted CAs: these in PEM, those of the system (`None`), or none at all.
-pub fn authority(pem: Option<&[u8]>, verifies: bool) -> Digest {
-    match (verifies, pem) {
-        (false, _) => digest(&[b"nobody"]),
-        (true, None) => digest(&[b"the system"]),
-        (true, Some(pem)) => digest(&[b"these", pem]),
-    }
-}
-
-/// The digest of a certificate and its key.
-pub fn identity_digest(identity: Option<(&[u8], &[u8])>) -> Digest {
-    identity.map_or_else(|| digest(&[]), |(certificate, key)| digest(&[certificate, key]))
 }
 
 /// An idle connection.

@@ -1,9 +1,6 @@
 //! TLS to kubelets, extension API servers and others: trusted CAs and client certificates.
 
-use std::fs;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
 
 use openssl::error::ErrorStack;
@@ -15,14 +12,12 @@ use pilothouse_types::bounded::BoundedCache;
 use pilothouse_types::lock::Lock;
 use tokio_openssl::SslStream;
 
-use crate::client_tls::{TrustedCas, client, context, offer_http2};
+use crate::bounded_read;
+use crate::client_tls::{self, Digest, HandshakeError, TlsIdentity, TlsPeer, TrustedCas, context};
 use crate::failure::Failure;
 use crate::limits::{EXTENSION_TLS_CONTEXTS, PKI_FILE_BYTES};
 use crate::socket::Socket;
-use crate::tunnel::ProxyTls;
 use crate::verification_error::verification_error;
-
-use super::pool::{self, Digest, TlsIdentity};
 
 /// The TLS files for connections to kubelets.
 #[derive(Clone, Debug, Default)]
@@ -52,13 +47,9 @@ pub enum TlsError {
 
 /// The TLS settings for one destination.
 pub(super) struct TlsSettings {
-    context: SslContext,
-    /// Whether the peer is verified.
-    verifies: bool,
+    pub(super) peer: TlsPeer,
     /// Whether it is an extension API server.
     is_extension: bool,
-    /// The key of such connections in the pool.
-    pub(super) private: TlsIdentity,
 }
 
 /// One context per way of verification.
@@ -107,14 +98,14 @@ impl Kubelets {
             verified: make_context(authority.as_ref())?,
             verifies: authority.is_some(),
             unverified: make_context(None)?,
-            authority: pool::authority(pem, pem.is_some()),
+            authority: client_tls::authority(pem, pem.is_some()),
             identity: identity_digest(identity.as_ref().map(|(_, identity)| identity)),
         })
     }
 }
 
 fn identity_digest(identity: Option<&CertificateAndKey>) -> Digest {
-    pool::identity_digest(identity.map(as_slices))
+    client_tls::identity_digest(identity.map(as_slices))
 }
 
 /// The TLS settings for extension API servers.
@@ -129,7 +120,7 @@ struct Extensions {
 /// The digest of an extension API server's CAs.
 pub(super) fn authority(peer: &ServerVerification) -> Digest {
     let pem = Some(peer.authority_pem.as_slice()).filter(|pem| !pem.is_empty());
-    pool::authority(pem, peer.verifies)
+    client_tls::authority(pem, peer.verifies)
 }
 
 impl Contexts {
@@ -158,11 +149,9 @@ impl Contexts {
 
     fn extension(&self, peer: &Arc<ServerVerification>) -> Result<TlsSettings, Failure> {
         let tls_error = |error: ErrorStack| Failure::Tls(format!("tls: {error}"));
-        let settings = |(context, private)| TlsSettings {
-            context,
-            verifies: peer.verifies,
+        let settings = |(context, identity)| TlsSettings {
+            peer: TlsPeer { context, verifies: peer.verifies, identity },
             is_extension: true,
-            private,
         };
         let mut extensions = self.extensions.lock();
         if let Some(cached) = extensions.contexts.get(peer) {
@@ -186,7 +175,7 @@ impl Contexts {
         if !destination.location.secure {
             return Ok(None);
         }
-        let unverified_digest = pool::authority(None, false);
+        let unverified_digest = client_tls::authority(None, false);
         let (context, verifies, authority, identity) = match &destination.trust {
             Trust::Extension(peer) => return self.extension(peer).map(Some),
             Trust::Unverified => (self.unverified.clone(), false, unverified_digest, identity_digest(None)),
@@ -201,20 +190,8 @@ impl Contexts {
             }
         };
         let server_name = destination.location.host.clone();
-        let private = TlsIdentity { server_name, authority, identity };
-        Ok(Some(TlsSettings { context, verifies, is_extension: false, private }))
-    }
-}
-
-impl Contexts {
-    /// TLS with a proxy on the way to a server with these settings.
-    pub(super) fn for_proxy<'a>(&'a self, server: Option<&'a TlsSettings>) -> ProxyTls<'a> {
-        match server {
-            Some(TlsSettings { context, verifies, .. }) => {
-                ProxyTls { context, server_name: None, verifies: *verifies }
-            }
-            None => ProxyTls { context: &self.unverified, server_name: None, verifies: false },
-        }
+        let identity = TlsIdentity { server_name, authority, identity };
+        Ok(Some(TlsSettings { peer: TlsPeer { context, verifies, identity }, is_extension: false }))
     }
 }
 
@@ -225,28 +202,24 @@ impl TlsSettings {
         io: Socket,
         offers_http2: bool,
     ) -> Result<SslStream<Socket>, Failure> {
-        let tls_error = |error: ErrorStack| Failure::Tls(format!("tls: {}", reason(&error)));
-        let name = &self.private.server_name;
-        let mut ssl = client(&self.context, name, self.verifies).map_err(tls_error)?;
-        if offers_http2 {
-            offer_http2(&mut ssl).map_err(tls_error)?;
-        }
-        let mut stream = SslStream::new(ssl, io).map_err(tls_error)?;
-        match Pin::new(&mut stream).connect().await {
-            Ok(()) => Ok(stream),
-            Err(error) => {
-                let verify_result = stream.ssl().verify_result();
-                if verify_result != X509VerifyResult::OK || (self.is_extension && self.verifies) {
-                    return Err(Failure::Tls(verification_error(stream.ssl(), name, &error)));
-                }
-                let error_text = match (error.ssl_error(), error.io_error()) {
-                    (Some(stack), _) => reason(stack),
-                    (None, Some(io_error)) => io_error.to_string(),
-                    (None, None) => "the connection ended during the handshake".to_owned(),
-                };
-                Err(Failure::Tls(format!("tls: {error_text}")))
+        let (stream, error) = match self.peer.handshake(io, offers_http2).await {
+            Ok(stream) => return Ok(stream),
+            Err(HandshakeError::Settings(error)) => {
+                return Err(Failure::Tls(format!("tls: {}", reason(&error))));
             }
+            Err(HandshakeError::Handshake(stream, error)) => (stream, error),
+        };
+        let verify_result = stream.ssl().verify_result();
+        if verify_result != X509VerifyResult::OK || (self.is_extension && self.peer.verifies) {
+            let name = &self.peer.identity.server_name;
+            return Err(Failure::Tls(verification_error(stream.ssl(), name, &error)));
         }
+        let error_text = match (error.ssl_error(), error.io_error()) {
+            (Some(stack), _) => reason(stack),
+            (None, Some(io_error)) => io_error.to_string(),
+            (None, None) => "the connection ended during the handshake".to_owned(),
+        };
+        Err(Failure::Tls(format!("tls: {error_text}")))
     }
 }
 
@@ -283,12 +256,5 @@ fn as_slices((certificate, key): &CertificateAndKey) -> (&[u8], &[u8]) {
 
 /// Reads a file of keys or certificates, up to a limit.
 pub fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    let content_error = |error| TlsError::File(path.to_owned(), error);
-    let mut bytes = Vec::new();
-    fs::File::open(path)
-        .map_err(content_error)?
-        .take(PKI_FILE_BYTES)
-        .read_to_end(&mut bytes)
-        .map_err(content_error)?;
-    Ok(bytes)
+    bounded_read::read_file(path, PKI_FILE_BYTES).map_err(|error| TlsError::File(path.to_owned(), error))
 }

@@ -9,12 +9,15 @@ use bytes::Bytes;
 use hyper::Request;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use pilothouse_types::bounded::BoundedCache;
+use pilothouse_types::host_port::{HostPort, bracketed};
 
 use super::connector::Connector;
+use crate::client_tls;
+use crate::failure::is_unanswered;
 use crate::kubeconfig::{Access, PresentedCredentials};
 use crate::limits::HOOK_PEERS;
 use crate::upstream::RequestBody;
-use crate::upstream::pool::{self, ExchangeError, KeepAliveHandle, Pool, Purpose};
+use crate::upstream::pool::{ExchangeError, KeepAliveHandle, Pool, Purpose};
 
 /// The User-Agent of webhook calls, as in the reference.
 const AGENT: &str = "kube-apiserver-admission";
@@ -24,10 +27,8 @@ const AGENT: &str = "kube-apiserver-admission";
 pub struct WebhookServer {
     /// Whether TLS is used; only tests do without.
     pub secure: bool,
-    /// The host name, for the certificate and the Host header.
-    pub host: String,
-    /// The port.
-    pub port: u16,
+    /// Where it is. The host is that of its certificate and of the Host header.
+    pub address: HostPort,
     /// The CA bundle as PEM; empty for the CAs of the system.
     pub authority_pem: Vec<u8>,
 }
@@ -35,9 +36,11 @@ pub struct WebhookServer {
 impl WebhookServer {
     /// The Host header: without a default port unless `always`.
     fn authority(&self, always: bool) -> String {
-        let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         let default_port = if self.secure { 443 } else { 80 };
-        if always || self.port != default_port { format!("{host}:{}", self.port) } else { host }
+        match always || self.address.port != default_port {
+            true => self.address.to_string(),
+            false => bracketed(&self.address.host).into_owned(),
+        }
     }
 }
 
@@ -45,7 +48,7 @@ impl WebhookServer {
     /// Keeps connections to this server as long as the result lives.
     pub fn keep_alive(&self, pool: &Arc<Pool>, purpose: Purpose) -> KeepAliveHandle {
         let pem = Some(self.authority_pem.as_slice()).filter(|pem| !pem.is_empty());
-        pool.keep_alive(purpose, &self.host, pool::authority(pem, true))
+        pool.keep_alive(purpose, &self.address.host, client_tls::authority(pem, true))
     }
 }
 
@@ -102,7 +105,7 @@ impl WebhookClients {
         &self,
         server: &WebhookServer,
         access: impl FnOnce() -> Access,
-        address: Option<(String, u16)>,
+        address: Option<HostPort>,
         request: &WebhookRequest,
     ) -> Result<WebhookResponse, String> {
         let peer = self.peer(server, access)?;
@@ -138,8 +141,7 @@ impl WebhookClients {
         if !server.authority_pem.is_empty() {
             access.authority_pem = Some(server.authority_pem.clone());
         }
-        let connector =
-            Connector::new(self.purpose, server.secure, (server.host.clone(), server.port), &access)?;
+        let connector = Connector::new(self.purpose, server.secure, server.address.clone(), &access)?;
         let peer = Rc::new(Peer { server: server.clone(), access, connector });
         let evicted = self.peers.borrow_mut().insert(server.clone(), Rc::clone(&peer));
         drop(evicted);
@@ -171,7 +173,7 @@ fn make_request(
 
 fn connection_error(error: &hyper::Error) -> String {
     use std::error::Error as _;
-    if error.is_incomplete_message() || error.is_canceled() {
+    if is_unanswered(error) {
         return "EOF".to_owned();
     }
     let cause = error.source().map(ToString::to_string).unwrap_or_default();

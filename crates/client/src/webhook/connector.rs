@@ -1,23 +1,21 @@
 //! Connects to another server, with its TLS settings.
 
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use hyper::Uri;
 use openssl::error::ErrorStack;
 use openssl::ssl::SslContext;
 use openssl::x509::X509;
-use tokio_openssl::SslStream;
+use pilothouse_types::host_port::HostPort;
 
-use crate::client_tls::{self, TrustedCas};
+use crate::client_tls::{self, Digest, TlsIdentity, TlsPeer, TrustedCas};
 use crate::egress::Egress;
-use crate::kubeconfig::{Access, IdentityPem, PresentedCredentials};
-use crate::routes::Routes;
-use crate::socket::Socket;
-use crate::tunnel::{self, ProxyTls, Target, Way};
-use crate::upstream::pool::{self, Digest, Origin, Purpose, TlsIdentity};
-use crate::upstream::{Stream, verification_error};
+use crate::kubeconfig::proxy::ProxyProtocol;
+use crate::kubeconfig::{Access, IdentityPem, PresentedCredentials, Proxy};
+use crate::routes::{Endpoint, ProxyHop, Route, Routes};
+use crate::upstream::Stream;
+use crate::upstream::pool::{Origin, Purpose};
 
 /// The TLS context. `identity_pem` is the client certificate and its key.
 fn context(access: &Access, identity_pem: Option<&IdentityPem>) -> Result<SslContext, ErrorStack> {
@@ -32,8 +30,19 @@ fn context(access: &Access, identity_pem: Option<&IdentityPem>) -> Result<SslCon
     )
 }
 
+/// What TLS with this server proves. `identity_pem` is the client certificate and its key.
+fn tls_identity(access: &Access, host: &str, identity_pem: Option<&IdentityPem>) -> TlsIdentity {
+    TlsIdentity {
+        server_name: access.server_name.clone().unwrap_or_else(|| host.to_owned()),
+        authority: client_tls::authority(access.authority_pem.as_deref(), !access.insecure),
+        identity: identity_digest(identity_pem),
+    }
+}
+
 fn identity_digest(identity: Option<&IdentityPem>) -> Digest {
-    pool::identity_digest(identity.map(|(certificate, key)| (certificate.as_slice(), key.as_slice())))
+    client_tls::identity_digest(
+        identity.map(|(certificate, key)| (certificate.as_slice(), key.as_slice())),
+    )
 }
 
 /// The plug-in's certificate, which replaces that of the file.
@@ -43,7 +52,8 @@ fn plugin_identity(presented: &PresentedCredentials) -> Option<&IdentityPem> {
 
 /// Connects to one server.
 pub(crate) struct Connector {
-    tls: Option<SslContext>,
+    /// The context for the certificate of the file; `None` without TLS.
+    context: Option<SslContext>,
     offers_http2: bool,
     origin: Arc<Origin>,
 }
@@ -53,26 +63,31 @@ impl Connector {
     pub(crate) fn new(
         purpose: Purpose,
         secure: bool,
-        (host, port): (String, u16),
+        server: HostPort,
         access: &Access,
     ) -> Result<Connector, String> {
-        let tls = context(access, access.identity_pem.as_ref());
-        // Without TLS with the server, only a proxy may want it.
-        let tls = if secure { Some(tls.map_err(|error| error.to_string())?) } else { tls.ok() };
-        let private = secure.then(|| TlsIdentity {
-            server_name: access.server_name.clone().unwrap_or_else(|| host.clone()),
-            authority: pool::authority(access.authority_pem.as_deref(), !access.insecure),
-            identity: identity_digest(access.identity_pem.as_ref()),
-        });
-        let egress = purpose.egress();
+        let tls = |host: &str| -> Result<TlsPeer, String> {
+            let context = context(access, access.identity_pem.as_ref()).map_err(|error| error.to_string())?;
+            let identity = tls_identity(access, host, access.identity_pem.as_ref());
+            Ok(TlsPeer { context, verifies: !access.insecure, identity })
+        };
+        let peer = if secure { Some(tls(&server.host)?) } else { None };
+        let (context, private) = peer.map(|peer| (peer.context, peer.identity)).unzip();
+        // As in the reference, the settings of a kubeconfig count for its proxy as well.
+        let hop = |proxy: &Proxy| -> Result<ProxyHop, String> {
+            let tls = (proxy.protocol == ProxyProtocol::Https).then(|| tls(&proxy.address.host));
+            Ok(ProxyHop { proxy: proxy.clone(), tls: tls.transpose()? })
+        };
+        let proxy = access.proxy.as_ref().map(hop).transpose()?;
         let offers_http2 = match purpose {
             Purpose::Service => true,
             // As in the reference, so that requests are spread over the servers behind an address.
-            Purpose::Admission | Purpose::Conversion => is_this_machine(&host),
+            Purpose::Admission | Purpose::Conversion => is_this_machine(&server.host),
             Purpose::Kubelet | Purpose::Extension | Purpose::ApiServer => false,
         };
-        let origin = Origin { purpose, host, port, private, proxy: access.proxy.clone(), egress };
-        Ok(Connector { tls, offers_http2, origin: Arc::new(origin) })
+        let route = Route { proxy, egress: purpose.egress() };
+        let origin = Arc::new(Origin { purpose, server, private, route });
+        Ok(Connector { context, offers_http2, origin })
     }
 
     /// The server of this kubeconfig, and its URL.
@@ -84,11 +99,9 @@ impl Connector {
             Some("http") => false,
             _ => return Err(format!("{server}: neither http nor https")),
         };
-        let Some(host) = uri.host().map(|host| host.trim_matches(['[', ']']).to_owned()) else {
-            return Err(format!("{server}: no host"));
-        };
-        let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
-        let connector = Connector::new(purpose, secure, (host, port), access)?;
+        let Some(host) = uri.host() else { return Err(format!("{server}: no host")) };
+        let address = HostPort::new(host, uri.port_u16().unwrap_or(if secure { 443 } else { 80 }));
+        let connector = Connector::new(purpose, secure, address, access)?;
         Ok((uri, connector))
     }
 
@@ -99,28 +112,29 @@ impl Connector {
         routes: &'a Routes,
         access: &'a Access,
         presented: &'a PresentedCredentials,
-        address: Option<(String, u16)>,
+        address: Option<HostPort>,
     ) -> (Arc<Origin>, impl Future<Output = Result<Stream, String>> + use<'a>) {
         let mut origin = self.origin.clone();
         let plugin_identity = plugin_identity(presented);
-        let proxy = match &origin.proxy {
-            None => routes.environment.proxy(origin.private.is_some(), &origin.host, origin.port),
+        let proxy = match &origin.route.proxy {
+            None => routes.environment.proxy(origin.private.is_some(), &origin.server),
             Some(_) => None,
         };
         if address.is_some() || plugin_identity.is_some() || proxy.is_some() {
-            let mut variant = Origin::clone(&origin);
-            if let Some((host, port)) = address {
-                variant.egress = Some(Egress::Cluster);
+            let variant = Arc::make_mut(&mut origin);
+            if let Some(address) = address {
+                variant.route.egress = Some(Egress::Cluster);
                 // A proxy is asked for the name of a service, and finds its address itself.
                 if proxy.is_none() {
-                    (variant.host, variant.port) = (host, port);
+                    variant.server = address;
                 }
             }
-            variant.proxy = variant.proxy.or_else(|| proxy.cloned());
+            if let Some(proxy) = proxy {
+                variant.route.proxy = Some(proxy.clone());
+            }
             if let (Some(private), Some(_)) = (&mut variant.private, plugin_identity) {
                 private.identity = identity_digest(plugin_identity);
             }
-            origin = Arc::new(variant);
         }
         (origin.clone(), self.connect(routes, access, plugin_identity, origin))
     }
@@ -132,50 +146,20 @@ impl Connector {
         plugin_identity: Option<&IdentityPem>,
         origin: Arc<Origin>,
     ) -> Result<Stream, String> {
-        let (host, port) = (origin.host.as_str(), origin.port);
-        let plugin_context = plugin_identity.map(|identity| context(access, Some(identity))).transpose();
-        let plugin_context = plugin_context.map_err(|error| error.to_string())?;
-        let context = plugin_context.as_ref().or(self.tls.as_ref());
-        let way = Way {
-            proxy: origin.proxy.as_ref(),
-            tls: context.map(|context| ProxyTls {
-                context,
-                server_name: access.server_name.as_deref(),
-                verifies: !access.insecure,
-            }),
-            dialer: origin.egress.and_then(|egress| routes.egress.dialer(egress)),
-        };
-        let target = Target { host, port, secure: origin.private.is_some() };
-        let socket = tunnel::connect(target, way).await?;
-        let (Some(context), Some(private)) = (context, &origin.private) else {
+        let server = Endpoint { address: &origin.server, secure: origin.private.is_some() };
+        let socket = routes.connect(&origin.route, server).await?;
+        let (Some(file_context), Some(identity)) = (&self.context, &origin.private) else {
             return Ok(Stream::Plain(socket));
         };
-        let stream =
-            handshake(context, &private.server_name, !access.insecure, self.offers_http2, socket).await?;
-        Ok(Stream::Private(Box::new(stream)))
+        let plugin_context = plugin_identity.map(|identity| context(access, Some(identity))).transpose();
+        let plugin_context = plugin_context.map_err(|error| error.to_string())?;
+        let context = plugin_context.unwrap_or_else(|| file_context.clone());
+        let peer = TlsPeer { context, verifies: !access.insecure, identity: identity.clone() };
+        Ok(Stream::Private(Box::new(peer.connect(socket, self.offers_http2).await?)))
     }
 }
 
 /// Whether a host is this machine by its name.
 fn is_this_machine(host: &str) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
-}
-
-async fn handshake(
-    context: &SslContext,
-    name: &str,
-    verifies: bool,
-    offers_http2: bool,
-    socket: Socket,
-) -> Result<SslStream<Socket>, String> {
-    let ssl = client_tls::client(context, name, verifies);
-    let mut ssl = ssl.map_err(|error| format!("tls: {error}"))?;
-    if offers_http2 {
-        client_tls::offer_http2(&mut ssl).map_err(|error| format!("tls: {error}"))?;
-    }
-    let mut stream = SslStream::new(ssl, socket).map_err(|error| format!("tls: {error}"))?;
-    match Pin::new(&mut stream).connect().await {
-        Ok(()) => Ok(stream),
-        Err(error) => Err(verification_error(stream.ssl(), name, &error)),
-    }
 }

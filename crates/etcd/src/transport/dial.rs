@@ -8,6 +8,7 @@ use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+use pilothouse_types::host_port::HostPort;
 use tonic::body::Body;
 
 use super::endpoint::{Address, Endpoint};
@@ -87,14 +88,13 @@ impl AsyncWrite for Socket {
 /// Connects to a member. Whether it answers is not known yet.
 pub async fn dial(endpoint: &Endpoint, settings: &Settings) -> Result<SendRequest<Body>, String> {
     let io_error = |error: io::Error| match &endpoint.address {
-        Address::Tcp(host, port) => format!("dial tcp {host}:{port}: {error}"),
+        Address::Tcp(host, port) => format!("dial tcp {}: {error}", HostPort::new(host, *port)),
         Address::Unix(path) => format!("dial unix {}: {error}", path.display()),
     };
     let socket = match (&settings.dialer, &endpoint.address) {
         (None, address) => Socket::connect(address).await.map_err(io_error)?,
         (Some(dialer), Address::Tcp(host, port)) => {
-            let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
-            Socket::Dialed(dialer.dial(format!("{host}:{port}")).await?)
+            Socket::Dialed(dialer.dial(HostPort::new(host, *port)).await?)
         }
         // The operator wants no direct connection.
         (Some(_), Address::Unix(path)) => {

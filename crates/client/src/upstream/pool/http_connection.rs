@@ -1,14 +1,13 @@
 //! One connection: HTTP/1.1, or HTTP/2 if the server has agreed to it. Either carries one request at a time.
 
-use std::future::poll_fn;
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::thread::{self, ThreadId};
 
-use hyper::body::{Body as _, Incoming};
+use hyper::body::Incoming;
 use hyper::client::conn::{TrySendError, http1, http2};
 use hyper::header::{HOST, HeaderValue};
 use hyper::http::response::Parts;
@@ -19,6 +18,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::super::body::RequestBody;
 use super::PoolEntry;
+use crate::bounded_read::{BodyError, read_body};
 use crate::limits::{
     HTTP2_PING_INTERVAL, HTTP2_PING_TIMEOUT, HTTP2_WINDOW_BYTES, UPSTREAM_BUFFER_BYTES,
     UPSTREAM_HEADER_BYTES, UPSTREAM_HEADERS,
@@ -221,17 +221,11 @@ pub(super) async fn read<E>(
     max_bytes: usize,
 ) -> Result<BufferedResponse, ExchangeError<E>> {
     let (head, body) = response.into_parts();
-    let mut body = pin!(body);
-    let mut bytes = Vec::new();
-    while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
-        if let Ok(data) = frame.map_err(ExchangeError::Cut)?.into_data() {
-            if bytes.len() + data.len() > max_bytes {
-                return Err(ExchangeError::TooLong);
-            }
-            bytes.extend_from_slice(&data);
-        }
-    }
-    Ok(BufferedResponse { head, body: bytes })
+    let body = read_body(body, max_bytes).await.map_err(|error| match error {
+        BodyError::Cut(error) => ExchangeError::Cut(error),
+        BodyError::TooLong => ExchangeError::TooLong,
+    })?;
+    Ok(BufferedResponse { head, body })
 }
 
 /// Counts received bytes.

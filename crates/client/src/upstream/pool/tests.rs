@@ -7,6 +7,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
+use crate::client_tls::{self, TlsPeer, TrustedCas, authority, identity_digest};
+use crate::kubeconfig::Proxy;
+use crate::routes::ProxyHop;
 
 impl Negotiated for TcpStream {}
 
@@ -89,8 +92,8 @@ impl Server {
             authority: authority(Some(b"one"), true),
             identity: identity_digest(None),
         });
-        let (host, port) = (self.address.ip().to_string(), self.address.port());
-        Arc::new(Origin { purpose, host, port, private, proxy: None, egress: None })
+        let server = HostPort::new(&self.address.ip().to_string(), self.address.port());
+        Arc::new(Origin { purpose, server, private, route: Route::default() })
     }
 
     async fn send(&self, pool: &Arc<Pool>, origin: &Arc<Origin>, method: Method) -> Option<Vec<u8>> {
@@ -147,9 +150,19 @@ async fn connections_of_different_origins_are_not_shared() {
     add_variant(&|origin| origin.private.as_mut().unwrap().identity = identity_digest(Some((b"c", b"k"))));
     add_variant(&|origin| origin.private.as_mut().unwrap().server_name = "t".to_owned());
     add_variant(&|origin| origin.private = None);
-    add_variant(&|origin| origin.host = "localhost".to_owned());
-    add_variant(&|origin| origin.port += 1);
-    add_variant(&|origin| origin.proxy = Some(Proxy::parse("http://a:b@p").unwrap()));
+    add_variant(&|origin| origin.server.host = "localhost".to_owned());
+    add_variant(&|origin| origin.server.port += 1);
+    let hop = |tls: Option<&TlsIdentity>| ProxyHop {
+        proxy: Proxy::parse("https://a:b@p").unwrap(),
+        tls: tls.map(|identity| TlsPeer {
+            context: client_tls::context(TrustedCas::Anybody, None).unwrap(),
+            verifies: true,
+            identity: identity.clone(),
+        }),
+    };
+    add_variant(&|origin| origin.route.proxy = Some(hop(None)));
+    add_variant(&|origin| origin.route.proxy = Some(hop(origin.private.as_ref())));
+    add_variant(&|origin| origin.route.egress = Some(Egress::Cluster));
     for origin in &origins {
         server.send(&pool, origin, Method::GET).await.unwrap();
     }
@@ -246,14 +259,17 @@ async fn idle_connections_per_origin_are_bounded() {
 async fn pool_is_bounded_and_closes_the_longest_idle_connection() {
     let server = Server::start(|_, _| (RESPONSE, true)).await;
     let (pool, origin) = (Pool::new(Clock::manual(Timestamp(1))), server.origin(Purpose::Service));
-    let with_port = |port: u16| Arc::new(Origin { port, ..Origin::clone(&origin) });
+    let with_port = |port: u16| {
+        let server = HostPort { port, ..origin.server.clone() };
+        Arc::new(Origin { server, ..Origin::clone(&origin) })
+    };
     server.send(&pool, &with_port(1), Method::GET).await.unwrap();
     pool.clock.advance(Duration::from_secs(1));
     server.send(&pool, &with_port(2), Method::GET).await.unwrap();
     pool.idle_connections.lock().count = IDLE_CONNECTIONS;
     server.send(&pool, &with_port(3), Method::GET).await.unwrap();
     assert_eq!(pool.waiting(), IDLE_CONNECTIONS);
-    let mut ports: Vec<u16> = pool.idle_connections.lock().waiting.keys().map(|origin| origin.port).collect();
+    let mut ports: Vec<u16> = pool.idle_connections.lock().waiting.keys().map(|origin| origin.server.port).collect();
     ports.sort_unstable();
     assert_eq!(ports, [2, 3]);
     server.wait_for_open(2).await;
