@@ -13,6 +13,7 @@ use openssl::sha::sha256;
 use pilothouse_apimachinery::names::qualified_name;
 use pilothouse_apimachinery::status::Result;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_client::upstream::pool::{Pool, Purpose};
 use pilothouse_client::webhook::{Service, with_retries_after};
 use pilothouse_types::bounded::ExpiringCache;
 use pilothouse_types::lock::Lock;
@@ -70,8 +71,9 @@ impl ReviewStatus {
 
 impl Reviewer {
     /// A reviewer that calls the server of this configuration.
-    pub fn new(config: Configuration) -> std::result::Result<Reviewer, String> {
-        let service = Service::unpooled(&config.access).map_err(|failure| failure.to_string())?;
+    pub fn new(config: Configuration, pool: &Arc<Pool>) -> std::result::Result<Reviewer, String> {
+        let service = Service::with_purpose(Purpose::ImagePolicy, &config.access, pool);
+        let service = service.map_err(|failure| failure.to_string())?;
         Ok(Reviewer { service, config, cache: Lock::default() })
     }
 

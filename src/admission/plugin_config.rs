@@ -7,6 +7,7 @@ use pilothouse_api::admission_plugins::PluginName;
 use pilothouse_api::gates::{POD_TOPOLOGY_LABELS_ADMISSION, USER_NAMESPACES_POD_SECURITY_STANDARDS};
 use pilothouse_api::quota::Limited;
 use pilothouse_apimachinery::value::Value;
+use pilothouse_client::upstream::pool::Pool;
 
 use super::{
     event_rates, image_policy, node_restriction, node_selector, pod_security, quota, toleration_restriction,
@@ -29,11 +30,13 @@ pub struct PluginConfig {
 }
 
 impl PluginConfig {
-    /// Reads the configurations of the enabled plug-ins. Errors name the plug-in. `gate` tells whether a feature gate is on.
+    /// Reads the configurations of the enabled plug-ins. Errors name the plug-in. `gate` tells whether a feature gate is on,
+    /// `pool` has the connections of this server.
     pub fn read<'a>(
         enabled: &[PluginName],
         document: impl Fn(&str) -> Option<&'a Value>,
         gate: impl Fn(&str) -> bool,
+        pool: &Arc<Pool>,
     ) -> Result<PluginConfig, String> {
         let config_of = |plugin: PluginName| document(plugin.as_str()).filter(|_| enabled.contains(&plugin));
         let in_plugin = |plugin: PluginName| move |reason: String| format!("{}: {reason}", plugin.as_str());
@@ -49,7 +52,7 @@ impl PluginConfig {
         };
         let image_policy = if enabled.contains(&PluginName::ImagePolicyWebhook) {
             let reviewer = image_policy::Configuration::read(config_of(PluginName::ImagePolicyWebhook))
-                .and_then(image_policy::Reviewer::new);
+                .and_then(|configuration| image_policy::Reviewer::new(configuration, pool));
             Some(Arc::new(reviewer.map_err(in_plugin(PluginName::ImagePolicyWebhook))?))
         } else {
             None
@@ -84,13 +87,16 @@ impl PluginConfig {
 
 #[cfg(test)]
 mod tests {
+    use pilothouse_types::clock::Clock;
+
     use super::*;
 
     #[test]
     fn plugin_config_ignores_disabled_plugins() {
         let invalid = Value::object();
-        let read =
-            |enabled: &[PluginName]| PluginConfig::read(enabled, |_| Some(&invalid), |_| false).map(drop);
+        let read = |enabled: &[PluginName]| {
+            PluginConfig::read(enabled, |_| Some(&invalid), |_| false, &Pool::new(Clock::system())).map(drop)
+        };
         assert_eq!(read(&[PluginName::Priority]), Ok(()));
         for plugin in [
             PluginName::PodSecurity,

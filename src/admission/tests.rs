@@ -46,6 +46,7 @@ async fn new_plugin_is_some_for_working_plugins_only() {
             &[PluginName::ImagePolicyWebhook],
             |_| Some(&image_policy_config),
             |_| true,
+            &pool,
         )
         .unwrap(),
         rates: Rates::new([], clock.clone()).start(),

@@ -86,11 +86,10 @@ impl OpenIdTokens {
     pub fn new(
         rules: ClaimMapping,
         keys: Arc<Keys>,
-        authority_pem: Option<Vec<u8>>,
+        resolver: ClaimResolver,
         clock: Clock,
         latency: Option<Latency>,
     ) -> OpenIdTokens {
-        let resolver = ClaimResolver::new(Arc::clone(&keys), authority_pem, clock.clone());
         OpenIdTokens(Arc::new(Shared { rules, keys, resolver, clock, latency, cache: Lock::default() }))
     }
 

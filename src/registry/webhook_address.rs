@@ -87,7 +87,8 @@ pub async fn connect_address(
     match config {
         ClientConfig::Service { namespace, name, port, .. } => {
             let service = ServicePort { namespace, name, port: *port };
-            service_address::resolve(backend, permit, to_endpoints, service).await.map(Some)
+            let address = service_address::resolve(backend, permit, to_endpoints, service).await;
+            address.map(|(host, port)| Some(HostPort { host, port }))
         }
         ClientConfig::Url(_) | ClientConfig::None => Ok(None),
     }

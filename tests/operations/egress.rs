@@ -17,6 +17,7 @@ use pilothouse_client::egress::testing::{ProxyForm, TestProxy};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::support::collector::Collector;
 use crate::support::hook_server::{HookServer, Reply};
 use crate::support::kubelet::{Kubelet, ReceivedRequest, TlsIdentity, Wire};
 use crate::support::wait::{Deadline, TIMEOUT, poll};
@@ -382,6 +383,41 @@ fn connections_take_an_http_proxy_with_tls_and_konnectivity() {
         Form::GrpcOnUnix,
         ["connect: connection refused", "controlplane.sock: connect: no such file or directory"],
     );
+}
+
+/// A traced request, and the collector as the proxy of the control plane is asked for it.
+fn check_collector(form: Form) {
+    let (collector, way) = (Collector::start(), DirectWay::new());
+    let folder = crate::support::server::temp_directory();
+    let routes = BTreeMap::from([(way.port, collector.address)]);
+    let (proxy, selection) = proxy(folder.path(), "controlplane", form, routes);
+    let selector = write_selector(folder.path(), &[selection]);
+    let traces = folder.path().join("traces.yaml");
+    let text = format!(
+        "apiVersion: apiserver.config.k8s.io/v1beta1\nkind: TracingConfiguration\n\
+         endpoint: 127.0.0.1:{}\nsamplingRatePerMillion: 1000000\n",
+        way.port
+    );
+    fs::write(&traces, text).unwrap();
+    let server = Server::with_flags(&[
+        "--engine=memory",
+        &format!("--egress-selector-config-file={}", selector.display()),
+        &format!("--tracing-config-file={}", traces.display()),
+    ]);
+    server.admin().get(MAPS).ok();
+    let arrived = poll(TIMEOUT, || (!collector.spans().is_empty()).then_some(()));
+    assert!(arrived.is_some() && way.is_unused(), "{:?}", proxy.targets());
+    assert!(proxy.targets().contains(&format!("127.0.0.1:{}", way.port)), "{:?}", proxy.targets());
+}
+
+#[test]
+fn collector_of_traces_is_reached_through_konnectivity() {
+    check_collector(Form::GrpcOnUnix);
+}
+
+#[test]
+fn collector_of_traces_is_reached_through_an_http_proxy() {
+    check_collector(Form::HttpOnTcp);
 }
 
 #[test]

@@ -170,10 +170,19 @@ impl Server {
 
     /// A server with these variables in its environment, in a data directory that outlives it.
     pub fn start_with_environment(data: &Path, flags: &[&str], variables: &[(&str, &str)]) -> Server {
+        let server = Server::try_start_with_environment(data, flags, variables);
+        server.unwrap_or_else(|failure| panic!("the server did not start: {failure:?}"))
+    }
+
+    /// The same, unless the server ends before it is ready.
+    pub fn try_start_with_environment(
+        data: &Path,
+        flags: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<Server, StartFailure> {
         let mut command = command(data, flags);
         command.envs(variables.iter().copied());
-        let server = Server::try_start(command, data);
-        server.unwrap_or_else(|failure| panic!("the server did not start: {failure:?}"))
+        Server::try_start(command, data)
     }
 
     /// A server whose clock is ahead by an offset such as `10m`, in a data directory that outlives it.

@@ -100,11 +100,7 @@ impl<S> HandshakeError<S> {
 
 impl TlsPeer {
     /// Performs the handshake, in which the peer may choose HTTP/2 if that is offered.
-    pub async fn handshake<S>(
-        &self,
-        io: S,
-        offers_http2: bool,
-    ) -> Result<SslStream<S>, HandshakeError<S>>
+    pub async fn handshake<S>(&self, io: S, offers_http2: bool) -> Result<SslStream<S>, HandshakeError<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {

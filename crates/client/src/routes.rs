@@ -14,6 +14,7 @@ pub use self::environment::ProxyEnvironment;
 use crate::client_tls::TlsPeer;
 use crate::egress::{Egress, EgressSelector, TunnelDialer};
 use crate::kubeconfig::Proxy;
+use crate::socket::Socket;
 
 /// What decides about the routes to other servers. Cheap to clone; by default all are direct.
 #[derive(Clone, Default)]
@@ -47,6 +48,17 @@ impl Routes {
     pub fn of_process() -> Result<Routes, String> {
         let environment = ProxyEnvironment::of_process()?;
         Ok(Routes { egress: EgressSelector::default(), environment })
+    }
+
+    /// Connects to a server of the control plane that speaks gRPC. As in the reference, the proxy of the egress selector leads there, or
+    /// else that of the environment.
+    pub async fn connect_grpc(&self, address: &HostPort) -> Result<Socket, String> {
+        let mut route = Route { proxy: None, egress: Some(Egress::ControlPlane) };
+        if self.is_direct(&route) {
+            route.proxy = self.environment.proxy(true, address).cloned();
+        }
+        // A proxy passes bytes on, whether they are TLS or not.
+        self.connect(&route, Endpoint { address, secure: true }).await
     }
 
     /// The proxy of the egress selector on a route.

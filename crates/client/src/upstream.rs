@@ -25,8 +25,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use self::connection_limits::{ConnectionLimits, ConnectionSlot};
-use self::pool::{Connection, KeepAliveHandle, Origin, Pool, Purpose, ReuseOutcome};
 use self::dial::Dialer;
+use self::pool::{Connection, KeepAliveHandle, Origin, Pool, Purpose, ReuseOutcome};
 use crate::paced::Paced;
 use crate::routes::Route;
 use crate::{client_tls, limits};
@@ -248,11 +248,7 @@ impl Upstream {
 }
 
 /// The key of a connection in the pool; `None` if it is not kept.
-fn origin(
-    destination: &Destination,
-    tls: Option<&tls::TlsSettings>,
-    route: &Route,
-) -> Option<Arc<Origin>> {
+fn origin(destination: &Destination, tls: Option<&tls::TlsSettings>, route: &Route) -> Option<Arc<Origin>> {
     let purpose = match destination.trust {
         Trust::Kubelet | Trust::KubeletUnverified => Purpose::Kubelet,
         Trust::Extension(_) => Purpose::Extension,

@@ -12,7 +12,6 @@ use std::time::Duration;
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Request, Uri};
 use pilothouse_apimachinery::well_known::SERVER_NAME;
-use pilothouse_types::clock::Clock;
 use thiserror::Error;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -20,7 +19,6 @@ use tokio::time::timeout;
 use self::connector::Connector;
 use crate::kubeconfig::{Access, PresentedCredentials};
 use crate::limits::{WEBHOOK_ATTEMPTS, WEBHOOK_CALLS, WEBHOOK_RESPONSE_BYTES, WEBHOOK_TIMEOUT};
-use crate::routes::Routes;
 use crate::upstream::RequestBody;
 use crate::upstream::pool::{ExchangeError, Pool, Purpose};
 
@@ -95,17 +93,16 @@ pub struct Service {
 }
 
 impl Service {
-    /// The server of this kubeconfig. Connections are kept in this pool.
+    /// A webhook of the operator, at the server of this kubeconfig. Connections are kept in this pool.
     pub fn new(access: &Access, pool: &Arc<Pool>) -> Result<Service, Failure> {
-        let (uri, connector) = Connector::for_access(Purpose::Service, access).map_err(Failure::Settings)?;
-        let slots = Arc::new(Semaphore::new(WEBHOOK_CALLS));
-        Ok(Service { uri, access: access.clone(), connector, slots, pool: pool.clone() })
+        Service::with_purpose(Purpose::Service, access, pool)
     }
 
-    /// A server that is called so rarely that it needs no shared pool.
-    pub fn unpooled(access: &Access) -> Result<Service, Failure> {
-        let routes = Routes::of_process().map_err(Failure::Settings)?;
-        Service::new(access, &Pool::with_routes(Clock::system(), routes))
+    /// A server that is called for another purpose.
+    pub fn with_purpose(purpose: Purpose, access: &Access, pool: &Arc<Pool>) -> Result<Service, Failure> {
+        let (uri, connector) = Connector::for_access(purpose, access).map_err(Failure::Settings)?;
+        let slots = Arc::new(Semaphore::new(WEBHOOK_CALLS));
+        Ok(Service { uri, access: access.clone(), connector, slots, pool: pool.clone() })
     }
 
     /// Sends an object and returns the response.

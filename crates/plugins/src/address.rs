@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use hyper::http::Uri;
+use pilothouse_types::host_port::HostPort;
 
 /// The address of a plugin, or of another server that speaks gRPC.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,7 +12,7 @@ pub enum Address {
     /// The path of a socket. That of an abstract one begins with a zero byte.
     Unix(PathBuf),
     /// Host and port.
-    Tcp(String, u16),
+    Tcp(HostPort),
 }
 
 impl Address {
@@ -19,7 +20,7 @@ impl Address {
     pub(crate) fn origin(&self) -> Uri {
         let uri = match self {
             Address::Unix(_) => None,
-            Address::Tcp(host, port) => format!("http://{}:{port}", bracketed(host)).parse().ok(),
+            Address::Tcp(address) => format!("http://{address}").parse().ok(),
         };
         uri.unwrap_or(Uri::from_static("http://localhost"))
     }
@@ -36,14 +37,9 @@ impl fmt::Display for Address {
         match self {
             // Abstract sockets are written with an at sign.
             Address::Unix(path) => write!(f, "unix {}", path.display().to_string().replace('\0', "@")),
-            Address::Tcp(host, port) => write!(f, "tcp {}:{port}", bracketed(host)),
+            Address::Tcp(address) => write!(f, "tcp {address}"),
         }
     }
-}
-
-/// A host as it stands before a port.
-fn bracketed(host: &str) -> String {
-    if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
 }
 
 #[cfg(test)]
@@ -52,11 +48,12 @@ mod tests {
 
     #[test]
     fn addresses_are_displayed_as_they_are_dialed() {
+        let tcp = |host, port| Address::Tcp(HostPort::new(host, port));
         for (address, displayed, origin) in [
             (Address::from(PathBuf::from("\0a")), "unix @a", "http://localhost/"),
-            (Address::Tcp("a.b".to_owned(), 4317), "tcp a.b:4317", "http://a.b:4317/"),
-            (Address::Tcp("::1".to_owned(), 80), "tcp [::1]:80", "http://[::1]:80/"),
-            (Address::Tcp("a b".to_owned(), 80), "tcp a b:80", "http://localhost/"),
+            (tcp("a.b", 4317), "tcp a.b:4317", "http://a.b:4317/"),
+            (tcp("::1", 80), "tcp [::1]:80", "http://[::1]:80/"),
+            (tcp("a b", 80), "tcp a b:80", "http://localhost/"),
         ] {
             assert_eq!(
                 (address.to_string().as_str(), address.origin().to_string().as_str()),

@@ -1,6 +1,7 @@
 //! Calls to one plugin.
 
 use std::error::Error as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::http::uri::PathAndQuery;
@@ -11,7 +12,7 @@ use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
 
 use crate::address::Address;
-use crate::connection::{Connection, Requests};
+use crate::connection::{Connection, Dialer, Requests};
 use crate::failure::CallError;
 use crate::limits::PLUGIN_CONNECT_PAUSE;
 
@@ -42,6 +43,12 @@ impl PluginClient {
     /// A client that connects when it is used.
     pub fn new(address: impl Into<Address>, response_bytes: usize) -> PluginClient {
         PluginClient { connection: Connection::new(address.into()), response_bytes }
+    }
+
+    /// The same, connected by this dialer unless the address is a socket on this machine.
+    #[must_use]
+    pub fn with_dialer(self, dialer: Option<Arc<dyn Dialer>>) -> PluginClient {
+        PluginClient { connection: self.connection.with_dialer(dialer), ..self }
     }
 
     /// Closes the connection, because the plugin does not answer. The next call makes another one.
@@ -113,8 +120,6 @@ impl PluginClient {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::PluginRuntime;
     use crate::testing::PluginServer;

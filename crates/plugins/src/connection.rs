@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper::http::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use pilothouse_types::host_port::HostPort;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Mutex;
@@ -22,10 +23,26 @@ use tonic::client::GrpcService;
 
 use crate::address::Address;
 
+/// A stream of bytes in both directions.
+pub trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Duplex for S {}
+
+/// A connection that is being made.
+pub type Dialing<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Duplex>, String>> + Send + 'a>>;
+
+/// Connects in another way than directly, such as through a proxy.
+pub trait Dialer: Send + Sync {
+    /// Connects to this address.
+    fn dial<'a>(&'a self, address: &'a HostPort) -> Dialing<'a>;
+}
+
 /// The connection to one address. Its methods are called on the runtime of the plugins.
 pub struct Connection {
     /// Where it goes.
     pub address: Address,
+    /// How an address on the network is connected to, unless directly.
+    dialer: Option<Arc<dyn Dialer>>,
     /// Locked while a connection is made, so that only one is.
     current: Mutex<Current>,
 }
@@ -41,7 +58,12 @@ struct Current {
 impl Connection {
     /// A connection that is made when it is needed.
     pub fn new(address: Address) -> Connection {
-        Connection { address, current: Mutex::default() }
+        Connection { address, dialer: None, current: Mutex::default() }
+    }
+
+    /// The same, made by this dialer.
+    pub fn with_dialer(self, dialer: Option<Arc<dyn Dialer>>) -> Connection {
+        Connection { dialer, ..self }
     }
 
     /// A way to send one request, over a new connection if there is none.
@@ -73,8 +95,11 @@ impl Connection {
     async fn connect(&self) -> Result<SendRequest<Body>, Box<dyn Error + Send + Sync>> {
         match &self.address {
             Address::Unix(path) => handshake(UnixStream::connect(path).await?).await,
-            Address::Tcp(host, port) => {
-                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+            Address::Tcp(address) => {
+                if let Some(dialer) = &self.dialer {
+                    return handshake(dialer.dial(address).await?).await;
+                }
+                let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
                 stream.set_nodelay(true)?;
                 handshake(stream).await
             }

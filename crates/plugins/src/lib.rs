@@ -17,6 +17,7 @@ pub mod testing;
 
 pub use address::Address;
 pub use client::{CallTimes, PluginClient};
+pub use connection::{Dialer, Dialing, Duplex};
 pub use failure::{CallError, clipped, code_name};
 pub use prost::Message;
 pub use runtime::PluginRuntime;

@@ -6,6 +6,7 @@ use pilothouse_apimachinery::document::{self, FieldReader, present};
 use pilothouse_apimachinery::field::{FieldError, FieldPath, quoted};
 use pilothouse_apimachinery::value::Value;
 use pilothouse_plugins::Address;
+use pilothouse_types::host_port::HostPort;
 
 use crate::limits::CONFIGURATION_BYTES;
 
@@ -138,7 +139,7 @@ fn address(endpoint: &str) -> Address {
         _ => (name, DEFAULT_PORT),
     };
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    Address::Tcp(if host.is_empty() { "localhost" } else { host }.to_owned(), port)
+    Address::Tcp(HostPort::new(if host.is_empty() { "localhost" } else { host }, port))
 }
 
 #[cfg(test)]
@@ -152,7 +153,7 @@ mod tests {
     }
 
     fn tcp(host: &str, port: u16) -> Address {
-        Address::Tcp(host.to_owned(), port)
+        Address::Tcp(HostPort::new(host, port))
     }
 
     #[test]

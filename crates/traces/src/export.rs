@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pilothouse_plugins::{Address, CallError, CallTimes, Code, PluginClient, PluginRuntime};
+use pilothouse_plugins::{Address, CallError, CallTimes, Code, Dialer, PluginClient, PluginRuntime};
 use pilothouse_types::lock::Lock;
 use pilothouse_types::trace::SpanSink;
 use pilothouse_types::trace::span::{Attribute, AttributeValue, Span, SpanKind};
@@ -34,6 +34,8 @@ const SAMPLED: u32 = 1;
 pub struct ExportSettings {
     /// The collector.
     pub collector: Address,
+    /// How it is connected to, unless directly.
+    pub dialer: Option<Arc<dyn Dialer>>,
     /// The service, as traces name it.
     pub service: String,
     /// The server among those of the service.
@@ -56,7 +58,8 @@ impl SpanExport {
         let runtime = PluginRuntime::start("traces")?;
         let queue = Arc::new(SpanQueue::new(observer.clone()));
         let (end, ended) = oneshot::channel();
-        let client = PluginClient::new(settings.collector.clone(), ANSWER_BYTES);
+        let client =
+            PluginClient::new(settings.collector.clone(), ANSWER_BYTES).with_dialer(settings.dialer.clone());
         let exporter = Exporter { queue: queue.clone(), client, settings, observer };
         runtime.spawn(async move {
             exporter.run().await;

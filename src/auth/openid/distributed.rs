@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use pilothouse_client::kubeconfig::{Access, Credentials};
+use pilothouse_client::upstream::pool::{Pool, Purpose};
 use pilothouse_client::webhook::Service;
 use pilothouse_types::clock::{Clock, Moment, Timestamp};
 use pilothouse_types::lock::Lock;
@@ -41,7 +42,9 @@ pub(super) struct ResolvedClaim {
 }
 
 /// Fetches distributed claims for the tokens of one provider.
-pub(super) struct ClaimResolver {
+pub struct ClaimResolver {
+    /// The connections of this server.
+    pool: Arc<Pool>,
     /// The keys of the provider itself, which may also issue the claims.
     own_keys: Arc<Keys>,
     /// The CAs to verify endpoints and issuers with, as PEM: those of the provider. `None` for those of the system.
@@ -63,8 +66,14 @@ struct ClaimIssuer {
 
 impl ClaimResolver {
     /// A resolver for the provider with these keys and CAs.
-    pub(super) fn new(own_keys: Arc<Keys>, authority_pem: Option<Vec<u8>>, clock: Clock) -> ClaimResolver {
+    pub(super) fn new(
+        own_keys: Arc<Keys>,
+        authority_pem: Option<Vec<u8>>,
+        clock: Clock,
+        pool: Arc<Pool>,
+    ) -> ClaimResolver {
         ClaimResolver {
+            pool,
             own_keys,
             authority_pem,
             clock,
@@ -145,7 +154,8 @@ impl ClaimResolver {
         let access =
             Access { authority_pem: self.authority_pem.clone(), credentials, ..Access::to_server(endpoint) };
         // Reading the CAs of the system takes longer than a worker may be held.
-        let service = spawn_blocking(move || Service::unpooled(&access)).await;
+        let pool = self.pool.clone();
+        let service = spawn_blocking(move || Service::with_purpose(Purpose::OpenId, &access, &pool)).await;
         let service = service.map_err(|error| error.to_string())?.map_err(|failure| failure.to_string())?;
         let response = service.get(OIDC_CLAIM_BYTES, OIDC_CLAIM_TIMEOUT).await;
         response.map_err(|failure| format!("error while getting distributed claim JWT: {failure}"))
@@ -163,9 +173,9 @@ impl ClaimResolver {
             return Err(format!("verifying untrusted issuer {issuer} failed: it is not an https URL"));
         }
         let keys = Arc::new(Keys::new(self.clock.clone()));
-        let (issuer_rules, pem, provider_keys) =
-            (rules.for_issuer(issuer), self.authority_pem.clone(), Arc::clone(&keys));
-        let provider = spawn_blocking(move || Provider::new(&issuer_rules, pem, provider_keys)).await;
+        let (issuer_rules, pem) = (rules.for_issuer(issuer), self.authority_pem.clone());
+        let (provider_keys, pool) = (Arc::clone(&keys), self.pool.clone());
+        let provider = spawn_blocking(move || Provider::new(&issuer_rules, pem, provider_keys, &pool)).await;
         let provider = provider
             .map_err(|error| error.to_string())?
             .map_err(|reason| format!("verifying untrusted issuer {issuer} failed: {reason}"))?;

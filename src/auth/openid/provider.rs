@@ -10,6 +10,7 @@ use std::time::Duration;
 use jsonwebtoken::jwk::Jwk;
 use openssl::x509::X509;
 use pilothouse_client::kubeconfig::Access;
+use pilothouse_client::upstream::pool::{Pool, Purpose};
 use pilothouse_client::webhook::Service;
 use serde::Deserialize;
 use tokio::task::spawn_blocking;
@@ -44,6 +45,8 @@ pub struct Provider {
     /// The CAs to verify it with, as PEM; `None` for those of the system.
     authority_pem: Option<Vec<u8>>,
     keys: Arc<Keys>,
+    /// The connections of this server.
+    pool: Arc<Pool>,
     metadata: Service,
     /// The endpoint of the key set, once discovered.
     jwks: Option<Service>,
@@ -56,6 +59,7 @@ impl Provider {
         rules: &ClaimMapping,
         authority_pem: Option<Vec<u8>>,
         keys: Arc<Keys>,
+        pool: &Arc<Pool>,
     ) -> Result<Provider, String> {
         if let Some(pem) = &authority_pem {
             let certificates =
@@ -70,7 +74,8 @@ impl Provider {
         let default_url = || format!("{}{CONFIGURATION_PATH}", issuer.strip_suffix('/').unwrap_or(&issuer));
         let url = rules.discovery.clone().unwrap_or_else(default_url);
         Ok(Provider {
-            metadata: service(&url, authority_pem.as_ref())?,
+            metadata: service(&url, authority_pem.as_ref(), pool)?,
+            pool: pool.clone(),
             issuer,
             algorithms: rules.algorithms.clone(),
             authority_pem,
@@ -147,9 +152,9 @@ impl Provider {
                 metadata.jwks_uri
             ));
         }
-        let authority_pem = self.authority_pem.clone();
+        let (authority_pem, pool) = (self.authority_pem.clone(), self.pool.clone());
         // Reading the CAs of the system takes longer than a worker may be held.
-        spawn_blocking(move || service(&metadata.jwks_uri, authority_pem.as_ref()))
+        spawn_blocking(move || service(&metadata.jwks_uri, authority_pem.as_ref(), &pool))
             .await
             .map_err(|error| error.to_string())?
     }
@@ -159,9 +164,9 @@ impl Provider {
     }
 }
 
-fn service(url: &str, authority_pem: Option<&Vec<u8>>) -> Result<Service, String> {
+fn service(url: &str, authority_pem: Option<&Vec<u8>>, pool: &Arc<Pool>) -> Result<Service, String> {
     let access = Access { authority_pem: authority_pem.cloned(), ..Access::to_server(url) };
-    Service::unpooled(&access).map_err(|failure| failure.to_string())
+    Service::with_purpose(Purpose::OpenId, &access, pool).map_err(|failure| failure.to_string())
 }
 
 /// The usable keys of a JSON Web Key Set.

@@ -7,11 +7,13 @@ use arc_swap::ArcSwap;
 use futures::future::join_all;
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verification, Verifier};
+use pilothouse_client::upstream::pool::Pool;
 use pilothouse_types::clock::Clock;
 use pilothouse_types::identity::Credentials;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
+use super::distributed::ClaimResolver;
 use super::rules::Claims;
 use super::{ClaimMapping, Keys, OpenIdTokens, Provider};
 use crate::auth::jwt::Token;
@@ -24,6 +26,8 @@ pub struct Providers {
     all: ArcSwap<Vec<Arc<RunningProvider>>>,
     metrics: Arc<Metrics>,
     clock: Clock,
+    /// The connections of this server.
+    pool: Arc<Pool>,
 }
 
 /// A provider, with the task that fetches its keys. The task ends on drop.
@@ -37,8 +41,8 @@ struct RunningProvider {
 
 impl Providers {
     /// No providers yet.
-    pub fn new(metrics: Arc<Metrics>, clock: Clock) -> Providers {
-        Providers { all: ArcSwap::default(), metrics, clock }
+    pub fn new(metrics: Arc<Metrics>, clock: Clock, pool: Arc<Pool>) -> Providers {
+        Providers { all: ArcSwap::default(), metrics, clock, pool }
     }
 
     /// Accepts the provider from the flags. The start does not wait for it: it may come up later than this server.
@@ -88,11 +92,12 @@ impl Providers {
         jwt: Option<Jwt>,
     ) -> Result<RunningProvider, String> {
         let keys = Arc::new(Keys::new(self.clock.clone()));
-        let provider = Provider::new(&rules, authority_pem.clone(), keys.clone())?;
+        let provider = Provider::new(&rules, authority_pem.clone(), keys.clone(), &self.pool)?;
         let latency = Some(self.metrics.authentication.latency(&rules.issuer));
+        let resolver = ClaimResolver::new(keys.clone(), authority_pem, self.clock.clone(), self.pool.clone());
         Ok(RunningProvider {
             jwt,
-            tokens: OpenIdTokens::new(rules, keys.clone(), authority_pem, self.clock.clone(), latency),
+            tokens: OpenIdTokens::new(rules, keys.clone(), resolver, self.clock.clone(), latency),
             keys,
             _task: AbortOnDropHandle::new(actix::spawn(provider.run())),
         })
@@ -170,7 +175,7 @@ mod tests {
         let (first, second) = (TestProvider::open(&[&signer]).await, TestProvider::open(&[&other]).await);
         let clock = Clock::manual(Timestamp(NOW * 1_000_000));
         let metrics = Arc::new(Metrics::new(clock.now()).unwrap());
-        let providers = Providers::new(metrics, clock);
+        let providers = Providers::new(metrics, clock.clone(), Pool::new(clock));
         let signed_token =
             |signer: &Signer, provider: &TestProvider| signer.sign(&claims(&provider.issuer, &json!({})));
         let identity = Some(("p:ann".to_owned(), "7".to_owned()));

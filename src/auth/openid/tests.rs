@@ -7,6 +7,7 @@ use futures::future::join_all;
 use jsonwebtoken::jwk::Jwk;
 use openssl::hash::MessageDigest;
 use openssl::pkey::PKey;
+use pilothouse_client::upstream::pool::Pool;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -17,6 +18,18 @@ use crate::auth::jwt::{Algorithm, KeySet, VerifyingKey};
 use crate::limits::OIDC_REFETCHES;
 
 const ALL: &str = "--oidc-signing-algs=RS256,RS384,RS512,ES256,ES384,ES512,PS256,PS384,PS512";
+
+/// A verifier with these keys, which fetches claims with these CAs.
+pub(super) fn open_id_tokens(
+    rules: ClaimMapping,
+    keys: Arc<Keys>,
+    authority_pem: Option<Vec<u8>>,
+    clock: &Clock,
+) -> OpenIdTokens {
+    let pool = Pool::new(Clock::system());
+    let resolver = ClaimResolver::new(keys.clone(), authority_pem, clock.clone(), pool);
+    OpenIdTokens::new(rules, keys, resolver, clock.clone(), None)
+}
 
 fn now() -> Timestamp {
     Timestamp(NOW * 1_000_000)
@@ -34,7 +47,7 @@ fn offline_verifier(more: &[&str], signers: &[&Signer]) -> (OpenIdTokens, Clock)
     let keys = Arc::new(Keys::new(clock.clone()));
     keys.begin_attempt();
     keys.end_attempt(Some(key_set));
-    (OpenIdTokens::new(rules, keys, None, clock.clone(), None), clock)
+    (open_id_tokens(rules, keys, None, &clock), clock)
 }
 
 fn credentials(token: &str) -> Credentials {
@@ -213,9 +226,15 @@ fn verifier_with_provider(provider_stub: &TestProvider) -> (Rc<OpenIdTokens>, Cl
     ))
     .unwrap();
     let keys = Arc::new(Keys::new(clock.clone()));
-    let provider = Provider::new(&rules, Some(provider_stub.authority_pem.clone()), keys.clone()).unwrap();
+    let provider = Provider::new(
+        &rules,
+        Some(provider_stub.authority_pem.clone()),
+        keys.clone(),
+        &Pool::new(Clock::system()),
+    )
+    .unwrap();
     actix::spawn(provider.run());
-    (Rc::new(OpenIdTokens::new(rules, keys, None, clock.clone(), None)), clock)
+    (Rc::new(open_id_tokens(rules, keys, None, &clock)), clock)
 }
 
 fn token(provider_stub: &TestProvider, signer: &Signer, user: &str) -> String {

@@ -34,7 +34,7 @@ pub async fn settings(
     loopback: &Arc<Loopback>,
 ) -> Result<admission::Settings, StartError> {
     let config = &context.config;
-    let configured = configured(config)?;
+    let configured = configured(context)?;
     Ok(admission::Settings {
         enabled: config.admission_plugins(),
         not_ready_seconds: config.api.default_not_ready_toleration_seconds,
@@ -115,14 +115,16 @@ pub(super) fn quota_features(config: &Config) -> Features {
 }
 
 /// Reads the admission configuration file.
-fn configured(config: &Config) -> Result<admission::PluginConfig, StartError> {
+fn configured(context: &StartContext) -> Result<admission::PluginConfig, StartError> {
+    let config = &context.config;
     let file = config.admission_file()?;
     let enabled = config.admission_plugins();
     for plugin in file.plugins().filter(|plugin| !enabled.iter().any(|enabled| enabled.as_str() == *plugin)) {
         tracing::warn!(plugin, "--admission-control-config-file configures a plug-in that is not enabled");
     }
     let gates = config.gates();
-    admission::PluginConfig::read(&enabled, |plugin| file.configuration(plugin), |gate| gates.enabled(gate))
+    let (document, gate) = (|plugin: &str| file.configuration(plugin), |gate: &str| gates.enabled(gate));
+    admission::PluginConfig::read(&enabled, document, gate, &context.pool)
         .map_err(|error| ConfigError::new(format!("--admission-control-config-file: {error}")).into())
 }
 

@@ -44,7 +44,7 @@ impl OpenIdSetup {
     pub(super) fn open(context: &StartContext, metrics: &Arc<Metrics>) -> Result<OpenIdSetup, StartError> {
         let config_error = |error: String| StartError::from(ConfigError::new(error));
         let (config, clock) = (context.config.clone(), context.clock.clone());
-        let providers = Providers::new(metrics.clone(), clock.clone());
+        let providers = Providers::new(metrics.clone(), clock.clone(), context.pool.clone());
         let mut setup = OpenIdSetup {
             providers: None,
             anonymous: None,

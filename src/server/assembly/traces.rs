@@ -5,7 +5,10 @@ use std::sync::Arc;
 
 use pilothouse_api::gates::API_SERVER_TRACING;
 use pilothouse_apimachinery::well_known::SERVICE_OF_TRACES;
+use pilothouse_client::routes::Routes;
+use pilothouse_plugins::{Dialer, Dialing, Duplex};
 use pilothouse_traces::{ExportSettings, SpanExport, Tracer, Tracing, TracingConfiguration};
+use pilothouse_types::host_port::HostPort;
 
 use crate::config::FeatureGates;
 use crate::controllers::server_identity::ServerIdentity;
@@ -13,6 +16,18 @@ use crate::http::handler::worker::Traces;
 use crate::metrics::Metrics;
 use crate::pki::random;
 use crate::server::application::{StartContext, StartError};
+
+/// Connects to the collector as to other servers of the control plane.
+struct CollectorDialer(Routes);
+
+impl Dialer for CollectorDialer {
+    fn dial<'a>(&'a self, address: &'a HostPort) -> Dialing<'a> {
+        Box::pin(async move {
+            let socket = self.0.connect_grpc(address).await?;
+            Ok(Box::new(socket) as Box<dyn Duplex>)
+        })
+    }
+}
 
 /// What happens to the traces of requests. `identity`: that of this server, if it has one for other purposes.
 pub(super) fn open(
@@ -34,6 +49,7 @@ pub(super) fn open(
     let identity = identity.cloned().unwrap_or_else(ServerIdentity::for_this_host);
     let settings = ExportSettings {
         collector: configuration.collector,
+        dialer: Some(Arc::new(CollectorDialer(context.pool.routes().clone()))),
         service: SERVICE_OF_TRACES.to_owned(),
         instance: identity.id.to_string(),
         version: env!("CARGO_PKG_VERSION").to_owned(),

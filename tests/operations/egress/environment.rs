@@ -117,3 +117,47 @@ fn proxy_url_with_https_is_verified_by_the_authority_of_its_kubeconfig() {
     }
     assert_eq!(proxy.targets(), ["tokens.test"]);
 }
+
+/// A proxy with TLS, which leads everything to one address, and its certificate.
+fn secure_proxy(address: SocketAddr) -> (TestProxy, TlsIdentity) {
+    let identity = TlsIdentity::new("proxy", &["127.0.0.1"]);
+    let mut acceptor = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls_server()).unwrap();
+    acceptor.set_certificate(&identity.certificate).unwrap();
+    acceptor.set_private_key(&identity.key).unwrap();
+    (TestProxy::start(ProxyForm::HttpOnTcp(Some(acceptor.build())), move |_| Some(address)), identity)
+}
+
+#[test]
+fn proxy_of_the_environment_is_verified_although_the_server_behind_it_is_not() {
+    let tokens = Kubelet::plain(LOOPBACK, serve_tokens);
+    let (proxy, identity) = secure_proxy(tokens.address);
+    let folder = crate::support::server::temp_directory();
+    let (authority, _) = identity.write(folder.path(), "proxy");
+    let kubeconfig = folder.path().join("tokens.kubeconfig");
+    let cluster = "server: 'http://tokens.test/tokens', insecure-skip-tls-verify: true";
+    let text = token_kubeconfig(0).replace("server: 'http://127.0.0.1:0/tokens'", cluster);
+    fs::write(&kubeconfig, text).unwrap();
+    let flag = format!("--authentication-token-webhook-config-file={}", kubeconfig.display());
+    let url = format!("https://{}", proxy.address.unwrap());
+    let start = |variables: &[(&str, &str)]| server(&["--engine=memory", &flag], variables);
+    let (untrusting, _data) = start(&[("HTTP_PROXY", &url)]);
+    assert_eq!(user_of(&untrusting, "abc"), "");
+    assert!(proxy.targets().is_empty(), "nothing is sent to a proxy that is not verified");
+    let (trusting, _data) = start(&[("HTTP_PROXY", &url), ("SSL_CERT_FILE", authority.to_str().unwrap())]);
+    assert_eq!(user_of(&trusting, "abc"), "bearer-of-abc");
+    assert_eq!(proxy.targets(), ["tokens.test"]);
+}
+
+#[test]
+fn variable_that_names_no_proxy_refuses_the_start() {
+    let folder = crate::support::server::temp_directory();
+    for (name, value) in
+        [("HTTPS_PROXY", "ftp://user:secret@proxy.test"), ("http_proxy", "http://user:secret@")]
+    {
+        let data = folder.path().join("data");
+        let failure = Server::try_start_with_environment(&data, &["--engine=memory"], &[(name, value)]);
+        let log = failure.err().expect("connections would be direct").stderr;
+        assert!(log.contains(&format!("the environment variable {name} is not the URL of a proxy")), "{log}");
+        assert!(!log.contains("secret"), "{log}");
+    }
+}

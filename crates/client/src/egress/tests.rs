@@ -65,7 +65,8 @@ async fn echo(end: &'static [u8]) -> SocketAddr {
 /// Connects to `far.test:443`, which is the echo, and sends more than any buffer on the way holds.
 async fn exchange(selector: &EgressSelector) {
     const PIECES: usize = 64;
-    let socket = selector.dialer(Egress::Cluster).unwrap().dial(&HostPort::new("far.test", 443)).await.unwrap();
+    let socket =
+        selector.dialer(Egress::Cluster).unwrap().dial(&HostPort::new("far.test", 443)).await.unwrap();
     let (mut reader, mut writer) = tokio::io::split(socket);
     let writing = actix_rt::spawn(async move {
         for _ in 0..PIECES {
@@ -156,7 +157,8 @@ async fn connections_go_through_a_proxy_with_tls_that_is_verified() {
     exchange(&trusting).await;
     assert_eq!(*events.0.lock(), ["started http_connect tcp", "connected"]);
     let (other, events) = selector(directory.path(), &connection(&write("other", own.to_pem().unwrap())));
-    let error = other.dialer(Egress::Cluster).unwrap().dial(&HostPort::new("far.test", 443)).await.err().unwrap();
+    let error =
+        other.dialer(Egress::Cluster).unwrap().dial(&HostPort::new("far.test", 443)).await.err().unwrap();
     assert!(error.contains("x509: certificate signed by unknown authority"), "{error}");
     assert_eq!(events.0.lock().last().unwrap(), "failed Connect");
     assert_eq!(proxy.targets(), ["far.test:443"]);

@@ -81,8 +81,14 @@ fn kubeconfig_proxy_url_is_parsed() {
     let http = proxy("http://us%40er:word@[::1]:3128").unwrap();
     assert_eq!(http.address.to_string(), "[::1]:3128");
     assert_eq!(http.user, Some(("us@er".to_owned(), "word".to_owned())));
-    assert_eq!((proxy("socks5://p").unwrap().address.port, proxy("http://p").unwrap().address.port), (1_080, 80));
-    assert_eq!((proxy("https://p").unwrap().address.port, proxy("https://p:1").unwrap().is_http()), (443, true));
+    assert_eq!(
+        (proxy("socks5://p").unwrap().address.port, proxy("http://p").unwrap().address.port),
+        (1_080, 80)
+    );
+    assert_eq!(
+        (proxy("https://p").unwrap().address.port, proxy("https://p:1").unwrap().is_http()),
+        (443, true)
+    );
     let error = proxy("ftp://p").err().unwrap();
     assert_eq!(error, "proxy-url: unsupported scheme \"ftp\", must be http, https, or socks5");
 }

@@ -44,16 +44,20 @@ pub enum Purpose {
     Conversion,
     /// Webhooks of the operator: authentication, authorization, audit.
     Service,
+    /// The webhook that decides about images.
+    ImagePolicy,
+    /// OpenID providers, and the endpoints of their distributed claims.
+    OpenId,
     /// Another API server, of which a command is a client.
     ApiServer,
 }
 
 impl Purpose {
-    /// Whether requests may be repeated: authentication, authorization and conversion have no side effects. Audit events may be
+    /// Whether requests may be repeated: authentication, authorization, conversion and reviews of images have no side effects. Audit events may be
     /// delivered twice in any case.
     fn may_repeat(self) -> bool {
         match self {
-            Purpose::Service | Purpose::Conversion => true,
+            Purpose::Service | Purpose::ImagePolicy | Purpose::OpenId | Purpose::Conversion => true,
             Purpose::Kubelet | Purpose::Extension | Purpose::Admission | Purpose::ApiServer => false,
         }
     }
@@ -61,17 +65,18 @@ impl Purpose {
     /// Whether requests are calls of webhooks.
     fn is_webhook(self) -> bool {
         match self {
-            Purpose::Admission | Purpose::Conversion | Purpose::Service => true,
-            Purpose::Kubelet | Purpose::Extension | Purpose::ApiServer => false,
+            Purpose::Admission | Purpose::Conversion | Purpose::Service | Purpose::ImagePolicy => true,
+            Purpose::Kubelet | Purpose::Extension | Purpose::OpenId | Purpose::ApiServer => false,
         }
     }
 
-    /// By what the way to the peer is chosen, unless it is a service of the cluster.
+    /// The selection of the egress selector, unless the peer is a service of the cluster. As in the reference, OpenID providers and
+    /// the webhook for images have none.
     pub(crate) fn egress(self) -> Option<Egress> {
         match self {
             Purpose::Kubelet | Purpose::Extension => Some(Egress::Cluster),
             Purpose::Admission | Purpose::Conversion | Purpose::Service => Some(Egress::ControlPlane),
-            Purpose::ApiServer => None,
+            Purpose::ImagePolicy | Purpose::OpenId | Purpose::ApiServer => None,
         }
     }
 
@@ -79,7 +84,11 @@ impl Purpose {
     fn is_configured_by_objects(self) -> bool {
         match self {
             Purpose::Extension | Purpose::Admission | Purpose::Conversion => true,
-            Purpose::Kubelet | Purpose::Service | Purpose::ApiServer => false,
+            Purpose::Kubelet
+            | Purpose::Service
+            | Purpose::ImagePolicy
+            | Purpose::OpenId
+            | Purpose::ApiServer => false,
         }
     }
 }

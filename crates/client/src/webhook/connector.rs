@@ -40,9 +40,7 @@ fn tls_identity(access: &Access, host: &str, identity_pem: Option<&IdentityPem>)
 }
 
 fn identity_digest(identity: Option<&IdentityPem>) -> Digest {
-    client_tls::identity_digest(
-        identity.map(|(certificate, key)| (certificate.as_slice(), key.as_slice())),
-    )
+    client_tls::identity_digest(identity.map(|(certificate, key)| (certificate.as_slice(), key.as_slice())))
 }
 
 /// The plug-in's certificate, which replaces that of the file.
@@ -80,7 +78,7 @@ impl Connector {
         };
         let proxy = access.proxy.as_ref().map(hop).transpose()?;
         let offers_http2 = match purpose {
-            Purpose::Service => true,
+            Purpose::Service | Purpose::ImagePolicy | Purpose::OpenId => true,
             // As in the reference, so that requests are spread over the servers behind an address.
             Purpose::Admission | Purpose::Conversion => is_this_machine(&server.host),
             Purpose::Kubelet | Purpose::Extension | Purpose::ApiServer => false,

@@ -6,12 +6,17 @@ use openssl::nid::Nid;
 use openssl::pkey::{PKey, Private};
 use openssl::ssl::{Ssl, SslAcceptor, SslMethod, SslVerifyMode};
 use openssl::x509::X509;
+use pilothouse_types::clock::Clock;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio_openssl::SslStream;
 
 use super::*;
 use crate::testing::self_signed;
+
+fn service(access: &Access) -> Result<Service, Failure> {
+    Service::new(access, &Pool::new(Clock::system()))
+}
 
 /// Answers each connection with the name of the certificate that it presented; refuses the first one.
 async fn serve(listener: TcpListener, (certificate, key): (X509, PKey<Private>)) {
@@ -70,7 +75,7 @@ async fn certificate_of_exec_plugin_is_presented_until_refused() {
         listener.local_addr().unwrap()
     );
     plugin(home.path(), "first");
-    let service = Service::unpooled(&Access::parse(config.as_bytes(), home.path()).unwrap()).unwrap();
+    let service = service(&Access::parse(config.as_bytes(), home.path()).unwrap()).unwrap();
     let serving = tokio::task::spawn_local(serve(listener, server));
     assert!(matches!(service.send("{}".into()).await, Err(Failure::Refused(401))));
     plugin(home.path(), "second");
@@ -103,7 +108,7 @@ async fn webhook_calls_share_a_connection_and_reconnect() {
         }
         counts
     });
-    let service = Service::unpooled(&Access::to_server(url)).unwrap();
+    let service = service(&Access::to_server(url)).unwrap();
     for _ in 0..53 {
         assert_eq!(service.send("{}".to_owned()).await.unwrap(), b"{}");
     }
@@ -113,7 +118,7 @@ async fn webhook_calls_share_a_connection_and_reconnect() {
 #[actix_rt::test]
 async fn webhook_call_without_free_slot_waits() {
     let (url, requests) = testing::server(vec![(200, "{}".to_owned())]).await;
-    let service = Service::unpooled(&Access::to_server(url)).unwrap();
+    let service = service(&Access::to_server(url)).unwrap();
     let permits = service.slots.try_acquire_many(WEBHOOK_CALLS as u32).unwrap();
     let mut call = Box::pin(service.send("{}".to_owned()));
     for _ in 0..10 {
@@ -136,7 +141,7 @@ async fn server_that_speaks_http2_alone_is_called_over_one_connection() {
     let server = start("heard ");
     let url = format!("https://{}/a?b", server.address);
     let access = Access { authority_pem: Some(certificate.to_pem().unwrap()), ..Access::to_server(url) };
-    let service = Service::unpooled(&access).unwrap();
+    let service = service(&access).unwrap();
     for body in ["one", "two"] {
         assert_eq!(service.send(body.to_owned()).await.unwrap(), format!("heard {body}").into_bytes());
     }

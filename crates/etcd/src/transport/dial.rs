@@ -6,9 +6,9 @@ use std::task::{Context, Poll};
 
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use pilothouse_types::host_port::HostPort;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
-use pilothouse_types::host_port::HostPort;
 use tonic::body::Body;
 
 use super::endpoint::{Address, Endpoint};

@@ -3,6 +3,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 
 use pilothouse_plugins::testing::{PluginServer, Status};
+use pilothouse_types::host_port::HostPort;
 use pilothouse_types::trace::span::{SpanId, TraceId};
 
 use super::*;
@@ -33,7 +34,8 @@ impl ExportObserver for Counts {
 
 fn settings(address: SocketAddr) -> ExportSettings {
     ExportSettings {
-        collector: Address::Tcp(address.ip().to_string(), address.port()),
+        collector: Address::Tcp(HostPort::new(&address.ip().to_string(), address.port())),
+        dialer: None,
         service: "apiserver".to_owned(),
         instance: "one".to_owned(),
         version: "1".to_owned(),

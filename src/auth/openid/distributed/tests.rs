@@ -9,6 +9,7 @@ use pilothouse_types::identity::Credentials;
 use serde_json::{Value, json};
 
 use super::super::test_provider::{NOW, Signer, TestProvider, TestResponse, claims, flags};
+use super::super::tests::open_id_tokens;
 use super::super::{OpenIdTokens, Provider, Shared};
 use super::*;
 use crate::limits::OIDC_TOKEN_CACHE_TTL;
@@ -20,10 +21,11 @@ async fn verifier(providers: &[&TestProvider]) -> (Rc<OpenIdTokens>, Clock) {
     let rules = ClaimMapping::new(&flags(&providers[0].issuer, &more)).unwrap();
     let keys = Arc::new(Keys::new(clock.clone()));
     let pem: Vec<u8> = providers.iter().flat_map(|provider| provider.authority_pem.clone()).collect();
-    let provider = Provider::new(&rules, Some(pem.clone()), keys.clone()).unwrap();
+    let provider =
+        Provider::new(&rules, Some(pem.clone()), keys.clone(), &Pool::new(Clock::system())).unwrap();
     actix::spawn(provider.run());
     keys.wait_until_available().await;
-    (Rc::new(OpenIdTokens::new(rules, keys, Some(pem), clock.clone(), None)), clock)
+    (Rc::new(open_id_tokens(rules, keys, Some(pem), &clock)), clock)
 }
 
 async fn verify(verifier: &OpenIdTokens, token: &str) -> Verification {

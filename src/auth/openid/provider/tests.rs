@@ -12,7 +12,8 @@ fn rules(stub: &TestProvider) -> ClaimMapping {
 
 fn provider(stub: &TestProvider, authority_pem: Option<Vec<u8>>) -> (Provider, Arc<Keys>) {
     let keys = Arc::new(Keys::new(Clock::manual(Timestamp(1))));
-    let mut provider = Provider::new(&rules(stub), authority_pem, keys.clone()).unwrap();
+    let mut provider =
+        Provider::new(&rules(stub), authority_pem, keys.clone(), &Pool::new(Clock::system())).unwrap();
     provider.document_timeout = Duration::from_millis(500);
     (provider, keys)
 }
@@ -101,12 +102,15 @@ async fn openid_discovery_url_may_differ_from_issuer() {
     let mut rules = rules(&stub);
     rules.discovery = Some(format!("{}/inside", stub.issuer));
     let keys = Arc::new(Keys::new(Clock::manual(Timestamp(1))));
-    let mut provider = Provider::new(&rules, Some(stub.authority_pem.clone()), keys.clone()).unwrap();
+    let mut provider =
+        Provider::new(&rules, Some(stub.authority_pem.clone()), keys.clone(), &Pool::new(Clock::system()))
+            .unwrap();
     provider.attempt().await.unwrap();
     assert_eq!(keys.key_set().unwrap().keys().len(), 1);
     // The document must still name the issuer of the tokens.
     stub.respond("/inside", discovery(&format!("{}/inside", stub.issuer)));
-    let mut provider = Provider::new(&rules, Some(stub.authority_pem.clone()), keys).unwrap();
+    let mut provider =
+        Provider::new(&rules, Some(stub.authority_pem.clone()), keys, &Pool::new(Clock::system())).unwrap();
     assert!(provider.attempt().await.unwrap_err().contains("issuer did not match"));
 }
 
@@ -121,7 +125,8 @@ async fn openid_provider_certificate_is_verified() {
     }
     for (pem, expected) in [("", "does not contain any valid"), ("no PEM", "does not contain any valid")] {
         let keys = Arc::new(Keys::new(Clock::manual(Timestamp(1))));
-        let refused = Provider::new(&rules(&stub), Some(pem.into()), keys).err().unwrap();
+        let refused =
+            Provider::new(&rules(&stub), Some(pem.into()), keys, &Pool::new(Clock::system())).err().unwrap();
         assert!(refused.contains(expected), "{pem}: {refused}");
     }
 }

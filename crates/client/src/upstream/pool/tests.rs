@@ -269,7 +269,8 @@ async fn pool_is_bounded_and_closes_the_longest_idle_connection() {
     pool.idle_connections.lock().count = IDLE_CONNECTIONS;
     server.send(&pool, &with_port(3), Method::GET).await.unwrap();
     assert_eq!(pool.waiting(), IDLE_CONNECTIONS);
-    let mut ports: Vec<u16> = pool.idle_connections.lock().waiting.keys().map(|origin| origin.server.port).collect();
+    let mut ports: Vec<u16> =
+        pool.idle_connections.lock().waiting.keys().map(|origin| origin.server.port).collect();
     ports.sort_unstable();
     assert_eq!(ports, [2, 3]);
     server.wait_for_open(2).await;
