@@ -20,6 +20,7 @@ use crate::limits::{API_REQUEST_TIMEOUT, API_WARNINGS};
 use crate::routes::Routes;
 use crate::upstream::RequestBody;
 use crate::upstream::pool::{ExchangeError, Pool, Purpose};
+use crate::webhook::TOO_MANY;
 use crate::webhook::connector::Connector;
 
 /// The name of this client.
@@ -117,10 +118,10 @@ impl ApiServer {
         let presented = self.access.credentials.present().await.map_err(Failure::Settings)?;
         let max_bytes = request.max_bytes;
         let mut request = self.http_request(request, &presented)?;
-        let (origin, connection) = self.connector.prepare(self.pool.routes(), &self.access, &presented, None);
-        origin.address_to_proxy(&mut request);
+        let dial = self.connector.prepare(self.pool.routes(), &self.access, &presented, None);
+        dial.origin.address_to_proxy(&mut request);
         let server = || self.access.server.clone();
-        let io = connection.await.map_err(|reason| Failure::Unsent(server(), reason))?;
+        let io = dial.connect().await.map_err(|reason| Failure::Unsent(server(), reason))?;
         let broken = |error: &dyn std::fmt::Display| Failure::Broken(server(), error.to_string());
         let mut connection = self.pool.open(None, io).await.map_err(|error| broken(&error))?;
         let response = timeout(API_REQUEST_TIMEOUT, connection.send(request)).await;
@@ -152,14 +153,17 @@ impl ApiServer {
         let presented = credentials.present().await.map_err(Failure::Settings)?;
         let max_bytes = request.max_bytes;
         let request = self.http_request(request, &presented)?;
-        let (origin, connection) = self.connector.prepare(self.pool.routes(), &self.access, &presented, None);
-        let response = self.pool.send(&origin, request, max_bytes, connection).await;
+        let dial = self.connector.prepare(self.pool.routes(), &self.access, &presented, None);
+        let response = self.pool.send(&dial.origin, request, max_bytes, async || dial.connect().await).await;
         let response = response.map_err(|error| match error {
             ExchangeError::Connect(reason) => Failure::Unsent(self.access.server.clone(), reason),
             ExchangeError::Broken(error) | ExchangeError::Cut(error) => {
                 Failure::Broken(self.access.server.clone(), error.to_string())
             }
             ExchangeError::TooLong => Failure::TooLong,
+            ExchangeError::Slow | ExchangeError::Busy => {
+                Failure::Unsent(self.access.server.clone(), TOO_MANY.to_owned())
+            }
         })?;
         let status = response.head.status.as_u16();
         if status == 401 {

@@ -26,7 +26,7 @@ use tokio::time::timeout;
 
 use self::connection_limits::{ConnectionLimits, ConnectionSlot};
 use self::dial::Dialer;
-use self::pool::{Connection, KeepAliveHandle, Origin, Pool, Purpose, ReuseOutcome};
+use self::pool::{Connection, ExchangeError, KeepAliveHandle, Origin, Pool, Purpose};
 use crate::paced::Paced;
 use crate::routes::Route;
 use crate::{client_tls, limits};
@@ -193,27 +193,27 @@ impl Upstream {
         *http_request.headers_mut() = request.headers;
         *http_request.uri_mut() = destination.location.target().parse().map_err(|_| Failure::BadTarget)?;
         let tls = self.tls.for_destination(destination)?;
-        // Upgrades go over HTTP/1.1.
-        let offers_http2 = is_reusable && matches!(destination.trust, Trust::Extension(_));
         let route = self.route(destination, is_reusable);
         let dialer = Dialer::new(destination, self.pool.routes(), route, self.connect_timeout).await?;
         let (secure, server) = (destination.location.secure, dialer.server().to_string());
         dialer.route().address_request(&mut http_request, secure, &server);
         let origin = if is_reusable { origin(destination, tls.as_ref(), dialer.route()) } else { None };
-        let reuse = match &origin {
+        let limit = self.head_timeout(destination);
+        let (response, connection) = match &origin {
             Some(origin) => {
-                self.await_head(destination, self.pool.send_over_idle(origin, http_request)).await?
+                let dial = async || dialer.connect(tls.as_ref(), origin.offers_http2).await;
+                self.pool.exchange(origin, http_request, limit, dial).await.map_err(exchange_failure)?
             }
-            None => ReuseOutcome::Unsent(http_request),
-        };
-        let (response, connection) = match reuse {
-            ReuseOutcome::Answered(response, connection) => (response, connection),
-            ReuseOutcome::Unsent(request) => {
-                let io = dialer.connect(tls.as_ref(), offers_http2).await?;
-                let result = self.pool.open(origin, io).await;
-                let mut connection = result.map_err(|error| Failure::broken(&error))?;
-                let sending = async { connection.send(request).await.map_err(|error| error.into_error()) };
-                (self.await_head(destination, sending).await?, connection)
+            None => {
+                let io = dialer.connect(tls.as_ref(), false).await?;
+                let opened = self.pool.open(None, io).await;
+                let mut connection = opened.map_err(|error| Failure::broken(&error))?;
+                let sending = connection.send(http_request);
+                let result = match limit {
+                    Some(limit) => timeout(limit, sending).await.map_err(|_| Failure::SlowResponse)?,
+                    None => sending.await,
+                };
+                (result.map_err(|error| Failure::broken(&error.into_error()))?, connection)
             }
         };
         Ok((response, ConnectionInUse { connection, _slot: slot }))
@@ -229,21 +229,23 @@ impl Upstream {
         Route { proxy: proxy.cloned(), egress: destination.egress }
     }
 
-    /// Waits for the head of a response, up to the destination's timeout.
-    async fn await_head<T>(
-        &self,
-        destination: &Destination,
-        response: impl Future<Output = Result<T, hyper::Error>>,
-    ) -> Result<T, Failure> {
+    /// How long the head of a response may take; `None` for any time.
+    fn head_timeout(&self, destination: &Destination) -> Option<Duration> {
         let limit = match destination.trust {
             Trust::Unverified | Trust::Extension(_) => self.proxy_head_timeout,
             Trust::Kubelet | Trust::KubeletUnverified => self.kubelet_head_timeout,
         };
-        let result = match destination.has_no_deadline {
-            true => response.await,
-            false => timeout(limit, response).await.map_err(|_| Failure::SlowResponse)?,
-        };
-        result.map_err(|error| Failure::broken(&error))
+        (!destination.has_no_deadline).then_some(limit)
+    }
+}
+
+fn exchange_failure(error: ExchangeError<Failure>) -> Failure {
+    match error {
+        ExchangeError::Connect(failure) => failure,
+        ExchangeError::Broken(error) | ExchangeError::Cut(error) => Failure::broken(&error),
+        ExchangeError::TooLong => Failure::Broken("the response is too large".to_owned()),
+        ExchangeError::Slow => Failure::SlowResponse,
+        ExchangeError::Busy => Failure::Busy,
     }
 }
 
@@ -263,6 +265,7 @@ fn origin(destination: &Destination, tls: Option<&tls::TlsSettings>, route: &Rou
         server: destination.location.host_port(),
         private: tls.map(|settings| settings.peer.identity.clone()),
         route: route.clone(),
+        offers_http2: tls.is_some() && matches!(destination.trust, Trust::Extension(_)),
     }))
 }
 

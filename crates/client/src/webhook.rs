@@ -25,6 +25,9 @@ use crate::upstream::pool::{ExchangeError, Pool, Purpose};
 /// The pause before the second attempt; each later one is half as long again. The reference's values.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(500);
 
+/// The error of a call that cannot even wait for a connection.
+pub(crate) const TOO_MANY: &str = "too many requests wait for this server";
+
 /// The error of a call.
 #[derive(Debug, Error)]
 pub enum Failure {
@@ -170,12 +173,13 @@ impl Service {
         }
         let body = body.map_or(RequestBody::Empty, |body| RequestBody::Whole(Some(body.into())));
         let request = request.body(body).map_err(|error| Failure::Settings(error.to_string()))?;
-        let (origin, connection) = self.connector.prepare(self.pool.routes(), &self.access, presented, None);
-        let response = self.pool.send(&origin, request, max_bytes, connection).await;
+        let dial = self.connector.prepare(self.pool.routes(), &self.access, presented, None);
+        let response = self.pool.send(&dial.origin, request, max_bytes, async || dial.connect().await).await;
         let response = response.map_err(|error| match error {
             ExchangeError::Connect(reason) => Failure::Broken(reason),
             ExchangeError::Broken(error) | ExchangeError::Cut(error) => connection_error(&error),
             ExchangeError::TooLong => Failure::TooLong,
+            ExchangeError::Slow | ExchangeError::Busy => Failure::Broken(TOO_MANY.to_owned()),
         })?;
         let status = response.head.status;
         if status.is_success() { Ok(response.body) } else { Err(Failure::Refused(status.as_u16())) }

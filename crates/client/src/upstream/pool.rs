@@ -1,33 +1,40 @@
-//! Idle connections for reuse. One pool per server, for all destinations.
+//! Connections for reuse. One pool per server, for all destinations.
 //!
-//! A connection is kept once its response was read to the end. Its key ([`Origin`]) contains everything that identifies the peer,
+//! An HTTP/2 connection carries many requests at a time ([`sharing`]). Any other is kept once its response was read to the end. Its key ([`Origin`]) contains everything that identifies the peer,
 //! including the trusted CAs and the client certificate. It is reused only by the thread that made it, so that it ends with that
 //! thread and fails no other's request. A connection that the peer closes leaves the pool at once, an unused one after a while,
 //! and those to a peer that no object names any more ([`KeepAliveHandle`]) leave with the last object.
 
+mod http2;
 mod http_connection;
+mod sharing;
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, Weak};
-use std::thread;
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::header::HOST;
 use hyper::{Method, Request, Response};
+use pilothouse_types::bounded::BoundedCache;
 use pilothouse_types::clock::{Clock, Moment};
 use pilothouse_types::host_port::HostPort;
 use pilothouse_types::lock::Lock;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
 
 use self::http_connection::HttpConnection;
 pub use self::http_connection::{BufferedResponse, ExchangeError, Negotiated, SendError};
+use self::http2::{Http2Connection, Pings, StreamSlot, is_unprocessed};
+use self::sharing::{DialPermit, Reservation, SharedKey, SharedPeer, TooManyRequests};
 use super::body::RequestBody;
 use super::call_observer::{CallObserver, ObservedCall};
 use crate::client_tls::{Digest, TlsIdentity};
 use crate::egress::Egress;
 use crate::limits::{
-    CONNECTION_SETTLE_TIMEOUT, IDLE_CONNECTION_TIMEOUT, IDLE_CONNECTIONS, IDLE_CONNECTIONS_PER_DESTINATION,
+    CONNECTION_SETTLE_TIMEOUT, EXCHANGE_ATTEMPTS, IDLE_CONNECTION_TIMEOUT, IDLE_CONNECTIONS,
+    IDLE_CONNECTIONS_PER_DESTINATION, KNOWN_PROTOCOLS,
 };
 use crate::routes::{Route, Routes};
 
@@ -104,6 +111,8 @@ pub struct Origin {
     pub private: Option<TlsIdentity>,
     /// The route there.
     pub route: Route,
+    /// Whether the peer may choose HTTP/2.
+    pub offers_http2: bool,
 }
 
 impl Origin {
@@ -129,6 +138,10 @@ struct IdleConnections {
     /// Longest idle first.
     waiting: HashMap<Arc<Origin>, Vec<IdleConnection>>,
     count: usize,
+    /// The HTTP/2 connections, idle or not.
+    shared: HashMap<SharedKey, SharedPeer>,
+    /// Peers that may choose HTTP/2, and whether they chose HTTP/1.1.
+    http1_peers: BoundedCache<Arc<Origin>, bool, KNOWN_PROTOCOLS>,
     /// The number of connections ever made.
     made: u64,
     /// The number of objects per peer.
@@ -166,6 +179,11 @@ impl IdleConnections {
         self.remove(origin, |waiting| waiting.http.number == number)
     }
 
+    /// The number of idle connections.
+    fn idle(&self) -> usize {
+        self.count + self.shared.values().map(SharedPeer::idle).sum::<usize>()
+    }
+
     fn is_wanted(&self, origin: &Origin) -> bool {
         let Some(private) = &origin.private else { return true };
         let peer = (origin.purpose, private.server_name.clone(), private.authority);
@@ -178,6 +196,7 @@ pub struct Pool {
     clock: Clock,
     /// How long a connection is kept.
     idle_timeout: Duration,
+    pings: Pings,
     routes: Routes,
     /// A std lock: it is held for one lookup or one change.
     idle_connections: Lock<IdleConnections>,
@@ -214,25 +233,23 @@ impl Drop for KeepAliveHandle {
                 .flatten()
                 .collect();
             idle_connections.count -= closed.len();
-            closed
+            (closed, idle_connections.remove_unwanted_http2())
         };
         drop(closed);
     }
 }
 
-/// A connection in use. Dropped, it is closed; only [`Connection::done`] keeps it.
+/// A connection in use. Dropped, it is closed, or the stream of its request is reset; [`Connection::done`] keeps it.
 pub struct Connection {
-    http: HttpConnection,
+    carrier: Carrier,
     origin: Option<Arc<Origin>>,
     pool: Arc<Pool>,
 }
 
-/// The result of using idle connections.
-pub enum ReuseOutcome {
-    /// A response has begun.
-    Answered(Response<Incoming>, Connection),
-    /// A new connection is needed for this request.
-    Unsent(Request<RequestBody>),
+/// What carries a request.
+enum Carrier {
+    Http1(HttpConnection),
+    Http2(StreamSlot),
 }
 
 impl Pool {
@@ -250,6 +267,7 @@ impl Pool {
         Pool {
             clock,
             idle_timeout: IDLE_CONNECTION_TIMEOUT,
+            pings: Pings::default(),
             routes,
             idle_connections: Lock::default(),
             observer: OnceLock::new(),
@@ -268,7 +286,7 @@ impl Pool {
 
     /// The number of idle connections.
     pub fn waiting(&self) -> usize {
-        self.idle_connections.lock().count
+        self.idle_connections.lock().idle()
     }
 
     /// Keeps connections to a peer as long as the result lives.
@@ -294,8 +312,23 @@ impl Pool {
             idle_connections.made += 1;
             idle_connections.made
         };
-        let entry = origin.clone().map(|origin| PoolEntry { pool: Arc::downgrade(self), origin, number });
-        Ok(Connection { http: HttpConnection::open(number, io, entry).await?, origin, pool: self.clone() })
+        let thread = thread::current().id();
+        let entry = |origin: &Arc<Origin>| PoolEntry {
+            pool: Arc::downgrade(self),
+            origin: origin.clone(),
+            number,
+            thread,
+        };
+        let carrier = match origin.as_ref().filter(|_| io.speaks_http2()) {
+            Some(origin) => {
+                let (connection, slot) =
+                    Http2Connection::open(number, io, entry(origin), self.clock.clone(), self.pings).await?;
+                self.share(origin, &connection);
+                Carrier::Http2(slot)
+            }
+            None => Carrier::Http1(HttpConnection::open(number, io, origin.as_ref().map(entry)).await?),
+        };
+        Ok(Connection { carrier, origin, pool: self.clone() })
     }
 
     /// An idle connection of this thread that is still open.
@@ -306,7 +339,7 @@ impl Pool {
                 self.idle_connections.lock().remove(origin, |waiting| waiting.http.thread == this_thread)?;
             if !idle.http.is_closed() && idle.since.plus(self.idle_timeout) > now {
                 return Some(Connection {
-                    http: idle.http,
+                    carrier: Carrier::Http1(idle.http),
                     origin: Some(origin.clone()),
                     pool: self.clone(),
                 });
@@ -330,7 +363,7 @@ impl Pool {
                 // others.
                 let evicted = match is_full {
                     true => idle_connections.remove_oldest_of(&origin),
-                    false if idle_connections.count >= IDLE_CONNECTIONS => idle_connections.remove_oldest(),
+                    false if idle_connections.idle() >= IDLE_CONNECTIONS => idle_connections.remove_oldest(),
                     false => None,
                 };
                 idle_connections.count += 1;
@@ -348,56 +381,102 @@ impl Pool {
         Some(self.clock.elapsed(connection.since))
     }
 
-    /// Sends a request over idle connections, as long as there are any. A connection that was closed before the request was sent
-    /// is skipped; so is one that closes later, if the request may be repeated and no byte of a response came.
-    pub async fn send_over_idle(
+    /// Sends a request and waits for the head of the response, for `limit` if there is one. `dial` is called if no connection can
+    /// take the request. One that was closed before the request was sent is skipped, and so is one whose server has not processed
+    /// the request; one that closes later only if the request may be repeated and no byte of a response came.
+    pub async fn exchange<S, E>(
         self: &Arc<Self>,
         origin: &Arc<Origin>,
         mut request: Request<RequestBody>,
-    ) -> Result<ReuseOutcome, hyper::Error> {
-        while let Some(mut connection) = self.take(origin) {
-            let (copy, received_before) =
-                (copy_if_repeatable(origin.purpose, &request), connection.http.received());
-            let mut error = match connection.send(request).await {
-                Ok(response) => return Ok(ReuseOutcome::Answered(response, connection)),
+        limit: Option<Duration>,
+        dial: impl AsyncFn() -> Result<S, E>,
+    ) -> Result<(Response<Incoming>, Connection), ExchangeError<E>>
+    where
+        S: Negotiated + AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let mut attempts = 0;
+        let mut needs_new = false;
+        loop {
+            let reservation = match needs_new {
+                true => Reservation::Dial(DialPermit::unshared(self)),
+                false => self.reserve(origin).await.map_err(|TooManyRequests| ExchangeError::Busy)?,
+            };
+            let (mut connection, is_new) = match reservation {
+                Reservation::Connection(connection) => (connection, false),
+                Reservation::Dial(permit) => (self.dial(origin, permit, &dial).await?, true),
+            };
+            let (copy, received_before) = (copy(&request), connection.received());
+            let sending = connection.send(request);
+            let result = match limit {
+                Some(limit) => timeout(limit, sending).await.map_err(|_| ExchangeError::Slow)?,
+                None => sending.await,
+            };
+            let mut error = match result {
+                Ok(response) => return Ok((response, connection)),
                 Err(error) => error,
             };
+            attempts += usize::from(is_new);
+            let may_repeat = |copy: &Request<RequestBody>| {
+                !is_new && may_repeat(origin.purpose, copy) && connection.received() == received_before
+            };
             match (error.take_message(), copy) {
-                (Some(unsent), _) => request = unsent,
-                (None, Some(copy)) if connection.http.received() == received_before => {
-                    return Ok(ReuseOutcome::Unsent(copy));
+                (Some(unsent), _) if attempts < EXCHANGE_ATTEMPTS => request = unsent,
+                (None, Some(copy)) if is_unprocessed(error.error()) && attempts < EXCHANGE_ATTEMPTS => {
+                    attempts += usize::from(!is_new);
+                    request = copy;
                 }
-                (None, _) => return Err(error.into_error()),
+                (None, Some(copy)) if may_repeat(&copy) => (request, needs_new) = (copy, true),
+                _ => return Err(ExchangeError::Broken(error.into_error())),
             }
         }
-        Ok(ReuseOutcome::Unsent(request))
     }
 
-    /// Sends a request, and reads the response up to a limit. `dial` is only awaited if no connection is idle.
+    /// Makes a connection.
+    async fn dial<S, E>(
+        self: &Arc<Self>,
+        origin: &Arc<Origin>,
+        permit: DialPermit,
+        dial: impl AsyncFn() -> Result<S, E>,
+    ) -> Result<Connection, ExchangeError<E>>
+    where
+        S: Negotiated + AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let opening = async {
+            let io = dial().await.map_err(ExchangeError::Connect)?;
+            self.open(Some(origin.clone()), io).await.map_err(ExchangeError::Broken)
+        };
+        match opening.await {
+            Ok(connection) => {
+                if let Carrier::Http1(_) = connection.carrier {
+                    if origin.offers_http2 {
+                        self.note_http1(origin);
+                    }
+                    permit.note_failure();
+                }
+                Ok(connection)
+            }
+            Err(error) => {
+                permit.note_failure();
+                Err(error)
+            }
+        }
+    }
+
+    /// [`Pool::exchange`] that reads the response up to a limit.
     pub async fn send<S, E>(
         self: &Arc<Self>,
         origin: &Arc<Origin>,
-        request: Request<RequestBody>,
+        mut request: Request<RequestBody>,
         max_bytes: usize,
-        dial: impl Future<Output = Result<S, E>>,
+        dial: impl AsyncFn() -> Result<S, E>,
     ) -> Result<BufferedResponse, ExchangeError<E>>
     where
         S: Negotiated + AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let observer = self.observer.get().filter(|_| origin.purpose.is_webhook());
         let mut call = observer.map(|observer| ObservedCall::begin(observer, origin, &request, &self.clock));
-        let failed = ExchangeError::Broken;
-        let mut request = request;
         origin.address_to_proxy(&mut request);
-        let (response, connection) = match self.send_over_idle(origin, request).await.map_err(failed)? {
-            ReuseOutcome::Answered(response, connection) => (response, connection),
-            ReuseOutcome::Unsent(request) => {
-                let io = dial.await.map_err(ExchangeError::Connect)?;
-                let mut connection = self.open(Some(origin.clone()), io).await.map_err(failed)?;
-                let response = connection.send(request).await;
-                (response.map_err(|error| failed(error.into_error()))?, connection)
-            }
-        };
+        let (response, connection) = self.exchange(origin, request, None, dial).await?;
         let buffered = http_connection::read(response, max_bytes).await?;
         connection.done();
         if let Some(call) = &mut call {
@@ -410,13 +489,25 @@ impl Pool {
 impl Connection {
     /// Sends a request and waits for the head of the response.
     pub async fn send(&mut self, request: Request<RequestBody>) -> Result<Response<Incoming>, SendError> {
-        self.http.send(request).await
+        match &mut self.carrier {
+            Carrier::Http1(connection) => connection.send(request).await,
+            Carrier::Http2(slot) => slot.send(request).await,
+        }
+    }
+
+    /// The bytes that were received on behalf of requests that others do not share.
+    fn received(&self) -> u64 {
+        match &self.carrier {
+            Carrier::Http1(connection) => connection.received(),
+            // An error before the head of the response means that none of it came.
+            Carrier::Http2(_) => 0,
+        }
     }
 
     /// The response was read to its end: the connection is kept, unless the peer closes it.
     pub fn done(self) {
-        let Connection { mut http, origin, pool } = self;
-        let Some(origin) = origin else { return };
+        let Connection { carrier, origin, pool } = self;
+        let (Carrier::Http1(mut http), Some(origin)) = (carrier, origin) else { return };
         if http.is_ready() {
             return pool.keep(origin, http);
         }
@@ -437,18 +528,24 @@ struct PoolEntry {
     pool: Weak<Pool>,
     origin: Arc<Origin>,
     number: u64,
+    thread: ThreadId,
 }
 
 impl PoolEntry {
     /// Waits until the connection was idle for too long.
     async fn wait_until_expired(&self) {
+        let idle_time = || self.pool.upgrade()?.idle_time(&self.origin, self.number);
+        self.wait_until_idle_for_long(|| idle_time().unwrap_or_default()).await;
+    }
+
+    /// Waits until a connection that says how long it is idle was that for too long.
+    async fn wait_until_idle_for_long(&self, idle_time: impl Fn() -> Duration) {
         // It was not kept yet.
         let mut remaining = self.pool.upgrade().map_or(Duration::ZERO, |pool| pool.idle_timeout);
         while !remaining.is_zero() {
             tokio::time::sleep(remaining).await;
             let Some(pool) = self.pool.upgrade() else { return };
-            let idle_time = pool.idle_time(&self.origin, self.number).unwrap_or_default();
-            remaining = pool.idle_timeout.saturating_sub(idle_time);
+            remaining = pool.idle_timeout.saturating_sub(idle_time());
         }
     }
 }
@@ -462,17 +559,27 @@ impl Drop for PoolEntry {
                 .lock()
                 .remove(&self.origin, |waiting| waiting.http.number == self.number);
             drop(closed);
+            pool.forget_http2(&self.origin, self.number, self.thread);
         }
     }
 }
 
-/// A copy of a request, if it may be repeated.
-fn copy_if_repeatable(purpose: Purpose, request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
+/// Whether a request may be repeated that its server may have processed.
+fn may_repeat(purpose: Purpose, request: &Request<RequestBody>) -> bool {
     let is_safe = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE);
+    match request.body() {
+        RequestBody::Empty => is_safe,
+        RequestBody::Whole(_) => purpose.may_repeat(),
+        RequestBody::Pieces(..) => false,
+    }
+}
+
+/// A copy of a request, unless its body comes in pieces.
+fn copy(request: &Request<RequestBody>) -> Option<Request<RequestBody>> {
     let body = match request.body() {
-        RequestBody::Empty if is_safe => RequestBody::Empty,
-        RequestBody::Whole(body) if purpose.may_repeat() => RequestBody::Whole(body.clone()),
-        _ => return None,
+        RequestBody::Empty => RequestBody::Empty,
+        RequestBody::Whole(body) => RequestBody::Whole(body.clone()),
+        RequestBody::Pieces(..) => return None,
     };
     let mut copy = Request::new(body);
     copy.method_mut().clone_from(request.method());
@@ -481,5 +588,7 @@ fn copy_if_repeatable(purpose: Purpose, request: &Request<RequestBody>) -> Optio
     Some(copy)
 }
 
+#[cfg(test)]
+mod http2_tests;
 #[cfg(test)]
 mod tests;

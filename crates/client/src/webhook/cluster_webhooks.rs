@@ -11,6 +11,7 @@ use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use pilothouse_types::bounded::BoundedCache;
 use pilothouse_types::host_port::{HostPort, bracketed};
 
+use super::TOO_MANY;
 use super::connector::Connector;
 use crate::client_tls;
 use crate::failure::is_unanswered;
@@ -112,8 +113,9 @@ impl WebhookClients {
         let presented = peer.access.credentials.present().await?;
         let http_request = make_request(&peer, &presented, request)?;
         let routes = self.pool.routes();
-        let (origin, connection) = peer.connector.prepare(routes, &peer.access, &presented, address);
-        let response = self.pool.send(&origin, http_request, request.max_response_bytes, connection).await;
+        let dial = peer.connector.prepare(routes, &peer.access, &presented, address);
+        let connect = async || dial.connect().await;
+        let response = self.pool.send(&dial.origin, http_request, request.max_response_bytes, connect).await;
         let response = response.map_err(|error| match error {
             ExchangeError::Connect(reason) => reason,
             ExchangeError::Broken(error) => connection_error(&error),
@@ -121,6 +123,7 @@ impl WebhookClients {
             ExchangeError::TooLong => {
                 format!("the response has more than {} bytes", request.max_response_bytes)
             }
+            ExchangeError::Slow | ExchangeError::Busy => TOO_MANY.to_owned(),
         })?;
         if response.head.status == 401 {
             peer.access.credentials.invalidate(&presented).await;

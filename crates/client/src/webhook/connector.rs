@@ -52,7 +52,6 @@ fn plugin_identity(presented: &PresentedCredentials) -> Option<&IdentityPem> {
 pub(crate) struct Connector {
     /// The context for the certificate of the file; `None` without TLS.
     context: Option<SslContext>,
-    offers_http2: bool,
     origin: Arc<Origin>,
 }
 
@@ -77,15 +76,16 @@ impl Connector {
             Ok(ProxyHop { proxy: proxy.clone(), tls: tls.transpose()? })
         };
         let proxy = access.proxy.as_ref().map(hop).transpose()?;
-        let offers_http2 = match purpose {
+        let may_choose_http2 = match purpose {
             Purpose::Service | Purpose::ImagePolicy | Purpose::OpenId => true,
             // As in the reference, so that requests are spread over the servers behind an address.
             Purpose::Admission | Purpose::Conversion => is_this_machine(&server.host),
             Purpose::Kubelet | Purpose::Extension | Purpose::ApiServer => false,
         };
         let route = Route { proxy, egress: purpose.egress() };
-        let origin = Arc::new(Origin { purpose, server, private, route });
-        Ok(Connector { context, offers_http2, origin })
+        let offers_http2 = may_choose_http2 && private.is_some();
+        let origin = Arc::new(Origin { purpose, server, private, route, offers_http2 });
+        Ok(Connector { context, origin })
     }
 
     /// The server of this kubeconfig, and its URL.
@@ -103,7 +103,7 @@ impl Connector {
         Ok((uri, connector))
     }
 
-    /// The pool key of a connection with these credentials, and how to make one. `address` is that of a service of the cluster, if it
+    /// How to connect with these credentials. `address` is that of a service of the cluster, if it
     /// is one.
     pub(crate) fn prepare<'a>(
         &'a self,
@@ -111,7 +111,7 @@ impl Connector {
         access: &'a Access,
         presented: &'a PresentedCredentials,
         address: Option<HostPort>,
-    ) -> (Arc<Origin>, impl Future<Output = Result<Stream, String>> + use<'a>) {
+    ) -> Dial<'a> {
         let mut origin = self.origin.clone();
         let plugin_identity = plugin_identity(presented);
         let proxy = match &origin.route.proxy {
@@ -134,26 +134,34 @@ impl Connector {
                 private.identity = identity_digest(plugin_identity);
             }
         }
-        (origin.clone(), self.connect(routes, access, plugin_identity, origin))
+        Dial { connector: self, routes, access, plugin_identity, origin }
     }
+}
 
-    async fn connect(
-        &self,
-        routes: &Routes,
-        access: &Access,
-        plugin_identity: Option<&IdentityPem>,
-        origin: Arc<Origin>,
-    ) -> Result<Stream, String> {
+/// How to connect to a server with some credentials.
+pub(crate) struct Dial<'a> {
+    connector: &'a Connector,
+    routes: &'a Routes,
+    access: &'a Access,
+    plugin_identity: Option<&'a IdentityPem>,
+    /// The key of such connections in the pool.
+    pub(crate) origin: Arc<Origin>,
+}
+
+impl Dial<'_> {
+    /// Makes a connection.
+    pub(crate) async fn connect(&self) -> Result<Stream, String> {
+        let Dial { connector, routes, access, plugin_identity, origin } = self;
         let server = Endpoint { address: &origin.server, secure: origin.private.is_some() };
         let socket = routes.connect(&origin.route, server).await?;
-        let (Some(file_context), Some(identity)) = (&self.context, &origin.private) else {
+        let (Some(file_context), Some(identity)) = (&connector.context, &origin.private) else {
             return Ok(Stream::Plain(socket));
         };
         let plugin_context = plugin_identity.map(|identity| context(access, Some(identity))).transpose();
         let plugin_context = plugin_context.map_err(|error| error.to_string())?;
         let context = plugin_context.unwrap_or_else(|| file_context.clone());
         let peer = TlsPeer { context, verifies: !access.insecure, identity: identity.clone() };
-        Ok(Stream::Private(Box::new(peer.connect(socket, self.offers_http2).await?)))
+        Ok(Stream::Private(Box::new(peer.connect(socket, origin.offers_http2).await?)))
     }
 }
 

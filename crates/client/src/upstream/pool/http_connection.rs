@@ -1,28 +1,25 @@
-//! One connection: HTTP/1.1, or HTTP/2 if the server has agreed to it. Either carries one request at a time.
+//! One HTTP/1.1 connection, which carries one request at a time.
 
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::thread::{self, ThreadId};
 
+use futures::task::AtomicWaker;
 use hyper::body::Incoming;
-use hyper::client::conn::{TrySendError, http1, http2};
-use hyper::header::{HOST, HeaderValue};
+use hyper::client::conn::{TrySendError, http1};
 use hyper::http::response::Parts;
-use hyper::{Request, Response, Uri};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::super::body::RequestBody;
 use super::PoolEntry;
 use crate::bounded_read::{BodyError, read_body};
-use crate::limits::{
-    HTTP2_PING_INTERVAL, HTTP2_PING_TIMEOUT, HTTP2_WINDOW_BYTES, UPSTREAM_BUFFER_BYTES,
-    UPSTREAM_HEADER_BYTES, UPSTREAM_HEADERS,
-};
+use crate::limits::{UPSTREAM_BUFFER_BYTES, UPSTREAM_HEADERS};
 
 /// A complete response.
 pub struct BufferedResponse {
@@ -43,6 +40,10 @@ pub enum ExchangeError<E> {
     Cut(hyper::Error),
     /// The response is too long.
     TooLong,
+    /// The response does not begin in time.
+    Slow,
+    /// Too many requests wait for this server.
+    Busy,
 }
 
 /// What a stream of bytes is agreed to carry.
@@ -51,12 +52,6 @@ pub trait Negotiated {
     fn speaks_http2(&self) -> bool {
         false
     }
-}
-
-/// Sends requests in the version of the connection.
-enum Sender {
-    Http1(http1::SendRequest<RequestBody>),
-    Http2(http2::SendRequest<RequestBody>),
 }
 
 /// The error of a request.
@@ -76,7 +71,17 @@ impl SendError {
         self.error
     }
 
-    fn new(mut error: TrySendError<Request<RequestBody>>) -> SendError {
+    /// The same, still within the error.
+    pub(super) fn error(&self) -> &hyper::Error {
+        &self.error
+    }
+
+    /// The request that was not sent.
+    pub(super) fn unsent_mut(&mut self) -> Option<&mut Request<RequestBody>> {
+        self.unsent.as_deref_mut()
+    }
+
+    pub(super) fn new(mut error: TrySendError<Request<RequestBody>>) -> SendError {
         let unsent = error.take_message().map(Box::new);
         SendError { error: error.into_error(), unsent }
     }
@@ -88,8 +93,8 @@ pub(super) struct HttpConnection {
     pub(super) number: u64,
     /// The thread that made it and may use it.
     pub(super) thread: ThreadId,
-    sender: Sender,
-    received: Arc<AtomicU64>,
+    sender: http1::SendRequest<RequestBody>,
+    received: Arc<Received>,
     /// The task that runs the connection.
     _driver: AbortOnDropHandle<()>,
 }
@@ -98,89 +103,47 @@ impl HttpConnection {
     /// Starts HTTP. The connection ends when either side closes it, or when it was idle for too long.
     pub(super) async fn open(
         number: u64,
-        io: impl Negotiated + AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         entry: Option<PoolEntry>,
     ) -> Result<HttpConnection, hyper::Error> {
-        let (received, is_http2) = (Arc::<AtomicU64>::default(), io.speaks_http2());
-        let io = TokioIo::new(CountingStream { io, received: received.clone() });
-        let (sender, driver) = match is_http2 {
-            true => {
-                let (sender, connection) = http2_builder().handshake(io).await?;
-                (Sender::Http2(sender), tokio::spawn(drive(connection, entry)))
-            }
-            false => {
-                let (sender, connection) = http1::Builder::new()
-                    .max_buf_size(UPSTREAM_BUFFER_BYTES)
-                    .max_headers(UPSTREAM_HEADERS)
-                    .title_case_headers(true)
-                    .handshake(io)
-                    .await?;
-                (Sender::Http1(sender), tokio::spawn(drive(connection.with_upgrades(), entry)))
-            }
-        };
+        let received = Arc::<Received>::default();
+        let io = TokioIo::new(CountingStream::new(io, received.clone()));
+        let (sender, connection) = http1::Builder::new()
+            .max_buf_size(UPSTREAM_BUFFER_BYTES)
+            .max_headers(UPSTREAM_HEADERS)
+            .title_case_headers(true)
+            .handshake(io)
+            .await?;
+        let driver = tokio::spawn(drive(connection.with_upgrades(), entry));
         let (thread, _driver) = (thread::current().id(), AbortOnDropHandle::new(driver));
         Ok(HttpConnection { number, thread, sender, received, _driver })
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        match &self.sender {
-            Sender::Http1(sender) => sender.is_closed(),
-            Sender::Http2(sender) => sender.is_closed(),
-        }
+        self.sender.is_closed()
     }
 
     /// Whether the next request can be sent.
     pub(super) fn is_ready(&self) -> bool {
-        match &self.sender {
-            Sender::Http1(sender) => sender.is_ready(),
-            Sender::Http2(sender) => sender.is_ready(),
-        }
+        self.sender.is_ready()
     }
 
     /// Waits until the next request can be sent.
     pub(super) async fn ready(&mut self) -> Result<(), hyper::Error> {
-        match &mut self.sender {
-            Sender::Http1(sender) => sender.ready().await,
-            Sender::Http2(sender) => sender.ready().await,
-        }
+        self.sender.ready().await
     }
 
     /// The number of bytes received so far.
     pub(super) fn received(&self) -> u64 {
-        self.received.load(Ordering::Relaxed)
+        self.received.bytes()
     }
 
     pub(super) async fn send(
         &mut self,
-        mut request: Request<RequestBody>,
+        request: Request<RequestBody>,
     ) -> Result<Response<Incoming>, SendError> {
-        match &mut self.sender {
-            Sender::Http1(sender) => sender.try_send_request(request).await.map_err(SendError::new),
-            Sender::Http2(sender) => {
-                let host = name_authority(&mut request);
-                sender.try_send_request(request).await.map_err(|error| {
-                    let mut error = SendError::new(error);
-                    if let (Some(request), Some(host)) = (&mut error.unsent, host) {
-                        name_host(request, host);
-                    }
-                    error
-                })
-            }
-        }
+        self.sender.try_send_request(request).await.map_err(SendError::new)
     }
-}
-
-fn http2_builder() -> http2::Builder<TokioExecutor> {
-    let mut builder = http2::Builder::new(TokioExecutor::new());
-    builder
-        .timer(TokioTimer::new())
-        .initial_stream_window_size(HTTP2_WINDOW_BYTES)
-        .initial_connection_window_size(HTTP2_WINDOW_BYTES)
-        .max_header_list_size(UPSTREAM_HEADER_BYTES)
-        .keep_alive_interval(HTTP2_PING_INTERVAL)
-        .keep_alive_timeout(HTTP2_PING_TIMEOUT)
-        .keep_alive_while_idle(true);
-    builder
 }
 
 /// Runs a connection until it ends, or was idle for too long.
@@ -199,22 +162,6 @@ async fn drive(connection: impl Future<Output = Result<(), hyper::Error>>, entry
     }
 }
 
-/// Names the server as HTTP/2 does, in the URL, and returns the Host header that this replaces.
-fn name_authority(request: &mut Request<RequestBody>) -> Option<HeaderValue> {
-    let host = request.headers().get(HOST)?.clone();
-    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
-    *request.uri_mut() = format!("https://{}{path}", host.to_str().ok()?).parse().ok()?;
-    request.headers_mut().remove(HOST)
-}
-
-/// Names the server as HTTP/1.1 does: the reverse of [`name_authority`].
-fn name_host(request: &mut Request<RequestBody>, host: HeaderValue) {
-    if let Some(path) = request.uri().path_and_query() {
-        *request.uri_mut() = Uri::from(path.clone());
-    }
-    request.headers_mut().insert(HOST, host);
-}
-
 /// Reads a response to its end.
 pub(super) async fn read<E>(
     response: Response<Incoming>,
@@ -228,10 +175,35 @@ pub(super) async fn read<E>(
     Ok(BufferedResponse { head, body })
 }
 
+/// What was received over a connection.
+#[derive(Default)]
+pub(super) struct Received {
+    bytes: AtomicU64,
+    reader: AtomicWaker,
+}
+
+impl Received {
+    /// The number of bytes so far.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Wakes a task when there are more.
+    pub(super) fn wake_on_read(&self, waker: &Waker) {
+        self.reader.register(waker);
+    }
+}
+
 /// Counts received bytes.
-struct CountingStream<S> {
+pub(super) struct CountingStream<S> {
     io: S,
-    received: Arc<AtomicU64>,
+    received: Arc<Received>,
+}
+
+impl<S> CountingStream<S> {
+    pub(super) fn new(io: S, received: Arc<Received>) -> CountingStream<S> {
+        CountingStream { io, received }
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for CountingStream<S> {
@@ -242,7 +214,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for CountingStream<S> {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let read = Pin::new(&mut self.io).poll_read(cx, buf);
-        self.received.fetch_add((buf.filled().len() - before) as u64, Ordering::Relaxed);
+        let count = (buf.filled().len() - before) as u64;
+        if count > 0 {
+            self.received.bytes.fetch_add(count, Ordering::Relaxed);
+            self.received.reader.wake();
+        }
         read
     }
 }

@@ -93,11 +93,11 @@ impl Server {
             identity: identity_digest(None),
         });
         let server = HostPort::new(&self.address.ip().to_string(), self.address.port());
-        Arc::new(Origin { purpose, server, private, route: Route::default() })
+        Arc::new(Origin { purpose, server, private, route: Route::default(), offers_http2: false })
     }
 
     async fn send(&self, pool: &Arc<Pool>, origin: &Arc<Origin>, method: Method) -> Option<Vec<u8>> {
-        let dial = async { Ok::<_, Infallible>(TcpStream::connect(self.address).await.unwrap()) };
+        let dial = async || Ok::<_, Infallible>(TcpStream::connect(self.address).await.unwrap());
         let body = match method {
             Method::GET => RequestBody::Empty,
             _ => RequestBody::Whole(Some("{}".into())),
@@ -132,6 +132,18 @@ async fn requests_share_one_pooled_connection() {
         assert_eq!(pool.waiting(), 1);
     }
     assert_eq!(*server.requests.borrow(), [100]);
+}
+
+#[actix_rt::test]
+async fn requests_to_a_server_that_chooses_http1_do_not_wait_for_each_other() {
+    let server = Server::start(|_, turn| if turn == 0 { (RESPONSE, true) } else { (b"", true) }).await;
+    let (pool, origin) = (pool(), server.origin(Purpose::Service));
+    let origin = Arc::new(Origin { offers_http2: true, ..Origin::clone(&origin) });
+    let responses =
+        futures::future::join_all((0..20).map(|_| server.send(&pool, &origin, Method::POST))).await;
+    assert!(responses.into_iter().all(|response| response.unwrap() == b"ok"));
+    assert_eq!(*server.requests.borrow(), [1; 20]);
+    assert!(pool.idle_connections.lock().shared.is_empty());
 }
 
 #[actix_rt::test]
