@@ -445,21 +445,15 @@ impl Pool {
             let io = dial().await.map_err(ExchangeError::Connect)?;
             self.open(Some(origin.clone()), io).await.map_err(ExchangeError::Broken)
         };
-        match opening.await {
-            Ok(connection) => {
-                if let Carrier::Http1(_) = connection.carrier {
-                    if origin.offers_http2 {
-                        self.note_http1(origin);
-                    }
-                    permit.note_failure();
-                }
-                Ok(connection)
-            }
-            Err(error) => {
-                permit.note_failure();
-                Err(error)
-            }
+        let result = opening.await;
+        let is_http2 = result.as_ref().is_ok_and(|made| matches!(made.carrier, Carrier::Http2(_)));
+        if result.is_ok() && !is_http2 && origin.offers_http2 {
+            self.note_http1(origin);
         }
+        if !is_http2 || !self.idle_connections.lock().is_wanted(origin) {
+            permit.note_failure();
+        }
+        result
     }
 
     /// [`Pool::exchange`] that reads the response up to a limit.

@@ -299,3 +299,16 @@ async fn http2_connection_ends_with_the_last_handle_or_when_it_is_idle_for_long(
     assert_eq!(pool.waiting(), 1);
     wait(|| pool.idle_connections.lock().shared.is_empty()).await;
 }
+
+#[actix_rt::test]
+async fn requests_to_a_server_that_no_object_names_do_not_wait_for_each_other() {
+    let (server, pool) = (Server::new(100, 0, |_| Behavior::Answer), pool());
+    let requests = join_all((0..20).map(|_| server.send(&pool, Purpose::Admission)));
+    let release = async {
+        server.wait_for_requests(20).await;
+        server.responses.add_permits(20);
+    };
+    let (responses, ()) = tokio::join!(requests, release);
+    assert!(responses.iter().all(Result::is_ok), "{responses:?}");
+    assert!(pool.waiting() == 0 && pool.idle_connections.lock().shared.is_empty());
+}

@@ -145,6 +145,9 @@ impl Pool {
         }
         let failed = *failed_before.get_or_insert(peer.failed_dials);
         if is_http1 || failed != peer.failed_dials {
+            if peer.is_unused() {
+                connections.shared.remove(key);
+            }
             return Step::Dial(false);
         }
         let open = || peer.connections.iter().filter(|connection| !connection.is_closed());
