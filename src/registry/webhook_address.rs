@@ -110,7 +110,7 @@ mod tests {
         ] {
             let target = target(&config, b"pem").unwrap();
             assert_eq!(
-                (target.url.as_str(), target.credentials_name.as_str(), target.server.port),
+                (target.url.as_str(), target.credentials_name.as_str(), target.server.address.port),
                 (url, credentials_name, port)
             );
             assert!(!target.server.address.host.contains('[') && target.server.authority_pem == b"pem");

@@ -1,4 +1,5 @@
 use pilothouse_client::kubeconfig::Access;
+use pilothouse_client::upstream::pool::Pool;
 use pilothouse_client::webhook::testing;
 use pilothouse_types::clock::Timestamp;
 use serde_json::Value as Json;
@@ -18,7 +19,7 @@ async fn server(responses: Vec<(u16, String)>) -> (WebhookTokenVerifier, JoinHan
     };
     let clock = Clock::manual(Timestamp(1));
     let metrics = Arc::new(Metrics::new(Timestamp(1)).unwrap());
-    let service = Service::unpooled(&access).unwrap();
+    let service = Service::new(&access, &Pool::new(Clock::system())).unwrap();
     (WebhookTokenVerifier::new(service, settings, metrics, clock.clone()), requests, clock)
 }
 
@@ -126,7 +127,7 @@ async fn cancelled_token_webhook_call_is_removed() {
     let (verifier, ..) = server(Vec::new()).await;
     let access = Access::to_server(format!("http://{}", listener.local_addr().unwrap()));
     let mut inner = Arc::into_inner(verifier.0).unwrap();
-    inner.service = Service::unpooled(&access).unwrap();
+    inner.service = Service::new(&access, &Pool::new(Clock::system())).unwrap();
     let verifier = WebhookTokenVerifier(Arc::new(inner));
     let first = tokio::time::timeout(Duration::from_millis(50), verdict(&verifier, "t", &[]));
     let second = tokio::time::timeout(Duration::from_millis(100), verdict(&verifier, "t", &[]));

@@ -1,4 +1,5 @@
 use pilothouse_client::kubeconfig::Access;
+use pilothouse_client::upstream::pool::Pool;
 use pilothouse_client::webhook::testing;
 use pilothouse_types::clock::Timestamp;
 
@@ -21,7 +22,12 @@ async fn server(
     };
     let clock = Clock::manual(Timestamp(1));
     let meter = Metrics::new(Timestamp(0)).unwrap().authorization.webhook("w");
-    let policy = WebhookAuthorizer::new(Service::unpooled(&access).unwrap(), settings, clock.clone(), meter);
+    let policy = WebhookAuthorizer::new(
+        Service::new(&access, &Pool::new(Clock::system())).unwrap(),
+        settings,
+        clock.clone(),
+        meter,
+    );
     (policy, requests, clock)
 }
 
