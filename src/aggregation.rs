@@ -2,6 +2,7 @@
 //! and calls to them.
 
 mod client;
+mod published;
 mod table;
 
 use std::cmp::Reverse;
@@ -13,85 +14,17 @@ use pilothouse_actors::answer::Answer;
 use pilothouse_api::aggregation::RegisteredVersion;
 use pilothouse_api::aggregation::discovered::{DiscoveredVersion, STALE};
 use pilothouse_api::aggregation::{ApiService, api_service_name};
-use pilothouse_api::openapi::merged::ServedSpec;
 use pilothouse_client::upstream::Upstream;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::lock::SharedLock;
+use pilothouse_types::memory::MemoryBudget;
 
 use crate::limits::EXTENSION_DOCUMENTS_BYTES;
 use crate::live_index::{LiveIndex, LiveIndexes};
 
-pub use client::{ExtensionRequest, ExtensionResponse, fetch, identity_headers};
+pub use client::{ExtensionRequest, ExtensionResponse, FetchError, fetch, identity_headers};
+pub use published::{Description, Digest, Discovery, DocumentIdentity, DocumentIndex, PublishedDocuments};
 pub use table::Table;
-
-/// The discovery and OpenAPI documents of the server of an APIService.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PublishedDocuments {
-    /// Its discovery document, and whether it is fresh.
-    pub version: Option<Arc<DiscoveredVersion>>,
-    /// Its OpenAPI v3 documents: path by name.
-    pub openapi: BTreeMap<String, String>,
-    /// The size of the OpenAPI v3 index.
-    pub openapi_bytes: usize,
-    /// The part of its OpenAPI v2 document about this version.
-    pub described: Description,
-    /// The size of its discovery document.
-    pub bytes: usize,
-    /// The ETag of the discovery document, for the next request.
-    pub etag: String,
-}
-
-impl PublishedDocuments {
-    fn size(&self) -> usize {
-        self.bytes + self.openapi_bytes + self.described.content.bytes()
-    }
-
-    /// Drops parts until at most `limit` bytes are left. OpenAPI goes first and discovery last: without discovery no namespace could be
-    /// deleted. Tags and digests stay, so that a part that does not fit is not fetched again and again.
-    fn truncate_to(mut self, limit: usize, name: &str) -> PublishedDocuments {
-        type Clear = fn(&mut PublishedDocuments);
-        let parts: [(&str, Clear); 3] = [
-            ("OpenAPI v2", |documents| documents.described.content = Arc::default()),
-            ("OpenAPI v3", |documents| (documents.openapi, documents.openapi_bytes) = (BTreeMap::new(), 0)),
-            ("discovery", |documents| *documents = PublishedDocuments::default()),
-        ];
-        for (document, clear) in parts {
-            if self.size() <= limit {
-                break;
-            }
-            tracing::warn!(
-                name,
-                document,
-                "the discovery or OpenAPI document of an aggregated API server is too large and is not cached"
-            );
-            clear(&mut self);
-        }
-        self
-    }
-}
-
-/// The part of an OpenAPI v2 document about one version.
-#[derive(Clone, Debug, Default)]
-pub struct Description {
-    /// The paths and definitions.
-    pub content: Arc<ServedSpec>,
-    /// The digest of the whole document and the name of the version.
-    pub digest: Digest,
-    /// Its ETag, for the next request.
-    pub etag: String,
-}
-
-/// Identifies the content of a document.
-pub type Digest = [u8; DIGEST_BYTES];
-const DIGEST_BYTES: usize = 32;
-
-impl PartialEq for Description {
-    fn eq(&self, other: &Description) -> bool {
-        self.digest == other.digest
-    }
-}
-
-impl Eq for Description {}
 
 /// The group versions that aggregated API servers serve. Shared by all workers and controllers.
 pub struct Extensions {
@@ -100,6 +33,8 @@ pub struct Extensions {
     published: SharedLock<BTreeMap<String, Arc<PublishedDocuments>>>,
     /// Counts the changes of `published`.
     changes: AtomicU64,
+    /// The memory of their OpenAPI v2 documents.
+    openapi_memory: MemoryBudget,
     upstream: Arc<Upstream>,
     /// Whether a service is called at one of its endpoints instead of its cluster IP.
     to_endpoints: bool,
@@ -110,6 +45,7 @@ impl Extensions {
     pub async fn open(
         indexes: &LiveIndexes,
         upstream: Arc<Upstream>,
+        openapi_memory: MemoryBudget,
         to_endpoints: bool,
     ) -> Result<Extensions, StoreError> {
         let table = Table::new(upstream.pool().clone());
@@ -117,9 +53,15 @@ impl Extensions {
             registrations: indexes.open([Table::TYPE], table).await?,
             published: SharedLock::default(),
             changes: AtomicU64::default(),
+            openapi_memory,
             upstream,
             to_endpoints,
         })
+    }
+
+    /// The memory of the OpenAPI v2 documents of all servers.
+    pub fn openapi_memory(&self) -> &MemoryBudget {
+        &self.openapi_memory
     }
 
     async fn try_lookup<T: 'static>(&self, read: impl Fn(&Table) -> T + 'static) -> Result<T, StoreError> {
@@ -185,8 +127,9 @@ impl Extensions {
         let published = self.published.read();
         let other = |registration: Arc<ApiService>| {
             let version = registration.service.as_ref().map(|_| {
-                let version =
-                    published.get(&registration.name).and_then(|documents| documents.version.clone());
+                let version = published
+                    .get(&registration.name)
+                    .and_then(|documents| documents.discovery.version.clone());
                 version.unwrap_or_else(|| Arc::new(DiscoveredVersion::bare(&registration.gv.version, STALE)))
             });
             RegisteredVersion { registration, found: version }
@@ -214,14 +157,14 @@ impl Extensions {
         });
         let published = self.published.read();
         let described =
-            services.iter().filter_map(|service| Some(published.get(&service.name)?.described.clone()));
+            services.iter().filter_map(|service| Some(published.get(&service.name)?.openapi_v2.clone()));
         described.filter(|described| !described.content.is_empty()).collect()
     }
 
     /// The OpenAPI v3 documents of extension API servers: path by name.
     pub fn openapi(&self) -> BTreeMap<String, String> {
         let published = self.published.read();
-        published.values().flat_map(|documents| documents.openapi.clone()).collect()
+        published.values().flat_map(|documents| documents.openapi_v3.paths.clone()).collect()
     }
 
     /// An APIService whose server has this OpenAPI v3 document.
@@ -229,7 +172,7 @@ impl Extensions {
         let names: BTreeSet<String> = {
             let published = self.published.read();
             let with_document =
-                published.iter().filter(|(_, documents)| documents.openapi.contains_key(document));
+                published.iter().filter(|(_, documents)| documents.openapi_v3.paths.contains_key(document));
             with_document.map(|(name, _)| name.clone()).collect()
         };
         if names.is_empty() {
@@ -244,20 +187,26 @@ impl Extensions {
         .flatten()
     }
 
-    /// Replaces the documents of a server; `None` removes them.
-    pub fn set_published(&self, name: &str, new: Option<PublishedDocuments>) {
+    /// Changes the documents of a server.
+    pub fn publish(&self, name: &str, change: impl FnOnce(&mut PublishedDocuments)) {
         let mut published = self.published.write();
+        let mut new = published.get(name).map(|documents| (**documents).clone()).unwrap_or_default();
+        change(&mut new);
         let others: usize =
             published.iter().filter(|(other, _)| *other != name).map(|(_, documents)| documents.size()).sum();
-        let new =
-            new.map(|new| Arc::new(new.truncate_to(EXTENSION_DOCUMENTS_BYTES.saturating_sub(others), name)));
-        let is_changed = published.get(name) != new.as_ref();
+        let new = Arc::new(new.truncate_to(EXTENSION_DOCUMENTS_BYTES.saturating_sub(others), name));
         // Replaced even if the content is the same, because ETags may be new.
-        match new {
-            Some(new) => published.insert(name.to_owned(), new),
-            None => published.remove(name),
-        };
-        if is_changed {
+        let previous = published.insert(name.to_owned(), Arc::clone(&new));
+        drop(published);
+        if previous.as_ref() != Some(&new) {
+            self.changes.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Removes the documents of a server.
+    pub fn unpublish(&self, name: &str) {
+        let removed = self.published.write().remove(name);
+        if removed.is_some() {
             self.changes.fetch_add(1, Ordering::AcqRel);
         }
     }
@@ -270,36 +219,4 @@ pub struct State {
     published: u64,
     /// Whether this server serves all registered versions itself.
     pub is_plain: bool,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn published_documents_over_limit_drop_openapi_first() {
-        let document = br#"{"paths":{"/apis/g/v1/things":{"get":{}}}}"#;
-        let content = Arc::new(ServedSpec::read(document, "g", "v1").unwrap());
-        let described = Description { content, digest: [7; DIGEST_BYTES], etag: "tag".to_owned() };
-        let documents = PublishedDocuments {
-            version: Some(Arc::new(DiscoveredVersion::bare("v1", STALE))),
-            openapi: BTreeMap::from([("apis/g/v1".to_owned(), "/x".to_owned())]),
-            openapi_bytes: 50,
-            described,
-            bytes: 100,
-            etag: "e".to_owned(),
-        };
-        let size = documents.size();
-        assert!(size > 150);
-        assert_eq!(documents.clone().truncate_to(size, "v1.g").size(), size);
-        let without_openapi_v2 = documents.clone().truncate_to(size - 1, "v1.g");
-        assert_eq!(without_openapi_v2.size(), 150);
-        assert_eq!(
-            without_openapi_v2.described, documents.described,
-            "the digest stays, so that the document is not fetched again"
-        );
-        let discovery_only = documents.clone().truncate_to(149, "v1.g");
-        assert!(discovery_only.version.is_some() && discovery_only.openapi.is_empty());
-        assert_eq!(documents.truncate_to(99, "v1.g"), PublishedDocuments::default());
-    }
 }

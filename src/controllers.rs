@@ -17,6 +17,7 @@ pub mod descriptors;
 mod events;
 pub mod expiry;
 pub mod extension_documents;
+pub mod extension_openapi;
 mod flow_schemas;
 mod garbagecollector;
 mod informer;

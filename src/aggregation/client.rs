@@ -5,7 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt as _;
 use hyper::Method;
-use hyper::header::{ACCEPT, CONTENT_TYPE, ETAG, HOST, HeaderMap, HeaderValue, IF_NONE_MATCH, USER_AGENT};
+use hyper::header::{
+    ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HOST, HeaderMap, HeaderValue, IF_NONE_MATCH, USER_AGENT,
+};
 use pilothouse_actors::permit::Permit;
 use pilothouse_admission::webhooks::ClientConfig;
 use pilothouse_api::aggregation::Service;
@@ -16,11 +18,16 @@ use pilothouse_client::kubeconfig::user::escape_header_key;
 use pilothouse_client::upstream::{RequestBody, Upstream, UpstreamRequest, UpstreamResponse, header};
 use pilothouse_types::host_port::HostPort;
 use pilothouse_types::identity::Identity;
+use pilothouse_types::memory::{OutOfMemory, Reservation};
+use thiserror::Error;
 use tokio::time::timeout;
 
 use super::Extensions;
 use crate::limits::EXTENSION_DOCUMENT_BYTES;
 use crate::registry::{Backend, webhook_address};
+
+/// Bytes for which there is room before the first byte of such a response.
+const EXTENSION_READ_BYTES: usize = 16 << 10;
 
 /// A request that this server makes on its own behalf.
 pub struct ExtensionRequest<'a> {
@@ -79,6 +86,25 @@ pub struct ExtensionResponse {
     pub url: String,
 }
 
+/// Why there is no response.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum FetchError {
+    /// The exchange failed. In the reference's words, with the URL.
+    #[error("{0}")]
+    Failed(String),
+    /// The body is larger than the request allows.
+    #[error("the response has more than {limit} bytes")]
+    TooLarge {
+        /// The limit of the request.
+        limit: usize,
+        /// The ETag of the response; empty if absent.
+        etag: String,
+    },
+    /// There is no memory for the body at the moment.
+    #[error(transparent)]
+    OutOfMemory(#[from] OutOfMemory),
+}
+
 impl Extensions {
     /// The address of a service for a request to `path` with this query. Errors are in the reference's words.
     pub async fn resolve(
@@ -131,6 +157,19 @@ impl Extensions {
         }
         fetch(&self.upstream, &destination, request).await
     }
+
+    /// Fetches a document that may be large: `reservation` grows with its body, before the body does.
+    pub async fn fetch_large(
+        &self,
+        backend: &Backend,
+        service: &Service,
+        request: &ExtensionRequest<'_>,
+        reservation: &mut Reservation,
+    ) -> Result<ExtensionResponse, FetchError> {
+        let destination = self.resolve(backend, &Permit::none(), service, request.path, request.query).await;
+        let destination = destination.map_err(FetchError::Failed)?;
+        exchange(&self.upstream, &destination, request, Some(reservation)).await
+    }
 }
 
 /// Sends a request to this destination and reads the response. Errors are in the reference's words and contain the URL.
@@ -139,7 +178,29 @@ pub async fn fetch(
     destination: &Destination,
     request: &ExtensionRequest<'_>,
 ) -> Result<ExtensionResponse, String> {
-    let mut headers = identity_headers(request.user, true)?;
+    exchange(upstream, destination, request, None).await.map_err(|error| match error {
+        FetchError::Failed(reason) => reason,
+        error => failure_message(destination, request, &error),
+    })
+}
+
+fn failure_message(
+    destination: &Destination,
+    request: &ExtensionRequest<'_>,
+    reason: &dyn std::fmt::Display,
+) -> String {
+    let url = destination.location.url();
+    let verb = if request.method == Method::DELETE { "Delete" } else { "Get" };
+    format!("failing or missing response from {url}: {verb} \"{url}\": {reason}")
+}
+
+async fn exchange(
+    upstream: &Upstream,
+    destination: &Destination,
+    request: &ExtensionRequest<'_>,
+    reservation: Option<&mut Reservation>,
+) -> Result<ExtensionResponse, FetchError> {
+    let mut headers = identity_headers(request.user, true).map_err(FetchError::Failed)?;
     let values =
         [(ACCEPT, request.accept), (IF_NONE_MATCH, request.if_none_match), (USER_AGENT, &user_agent())];
     for (name, value) in values.into_iter().filter(|(_, value)| !value.is_empty()) {
@@ -158,23 +219,20 @@ pub async fn fetch(
         }
     };
     let upstream_request = UpstreamRequest { method: request.method.clone(), headers, body };
+    let failed =
+        |reason: &dyn std::fmt::Display| FetchError::Failed(failure_message(destination, request, reason));
     let exchange = async {
         let response =
-            upstream.send(destination, upstream_request).await.map_err(|failure| failure.to_string())?;
+            upstream.send(destination, upstream_request).await.map_err(|failure| failed(&failure))?;
         // The body of a successful deletion is not needed.
         let is_done = request.method == Method::DELETE && response.status.is_success();
-        read(response, if is_done { 0 } else { request.max_bytes }).await
+        let limit = if is_done { 0 } else { request.max_bytes };
+        read(response, limit, reservation, |error| failed(error)).await
     };
-    let url = destination.location.url();
-    let verb = if request.method == Method::DELETE { "Delete" } else { "Get" };
-    match timeout(request.within, exchange).await {
-        Ok(Ok(response)) => Ok(ExtensionResponse { url, ..response }),
-        Ok(Err(reason)) => Err(format!("failing or missing response from {url}: {verb} \"{url}\": {reason}")),
-        Err(_) => Err(format!(
-            "failing or missing response from {url}: {verb} \"{url}\": context deadline exceeded \
-                 (Client.Timeout exceeded while awaiting headers)"
-        )),
-    }
+    let response = timeout(request.within, exchange).await.map_err(|_| {
+        failed(&"context deadline exceeded (Client.Timeout exceeded while awaiting headers)")
+    })??;
+    Ok(ExtensionResponse { url: destination.location.url(), ..response })
 }
 
 /// The User-Agent header.
@@ -183,9 +241,15 @@ fn user_agent() -> String {
 }
 
 /// Reads a response; with `limit` 0 only its head.
-async fn read(upstream: UpstreamResponse, limit: usize) -> Result<ExtensionResponse, String> {
+async fn read(
+    upstream: UpstreamResponse,
+    limit: usize,
+    mut reservation: Option<&mut Reservation>,
+    failed: impl Fn(&dyn std::fmt::Display) -> FetchError,
+) -> Result<ExtensionResponse, FetchError> {
     let text = |name| upstream.headers.get(name).and_then(|value: &HeaderValue| value.to_str().ok());
     let (content_type, etag) = (text(CONTENT_TYPE).unwrap_or_default(), text(ETAG).unwrap_or_default());
+    let announced = text(CONTENT_LENGTH).and_then(|length| length.parse::<usize>().ok());
     let mut response = ExtensionResponse {
         status: upstream.status.as_u16(),
         content_type: content_type.to_owned(),
@@ -195,15 +259,42 @@ async fn read(upstream: UpstreamResponse, limit: usize) -> Result<ExtensionRespo
     if limit == 0 {
         return Ok(response);
     }
-    let mut body = upstream.body;
-    while let Some(chunk) = body.next().await {
-        let chunk = chunk.map_err(|error| error.to_string())?;
-        if response.body.len() + chunk.len() > limit {
-            return Err(format!("the response has more than {limit} bytes"));
+    let too_large = || FetchError::TooLarge { limit, etag: etag.to_owned() };
+    if announced.is_some_and(|length| length > limit) {
+        return Err(too_large());
+    }
+    let largest = announced.unwrap_or(limit);
+    let mut chunks = upstream.body;
+    while let Some(chunk) = chunks.next().await {
+        let chunk = chunk.map_err(|error| failed(&error))?;
+        let length = response.body.len() + chunk.len();
+        if length > limit {
+            return Err(too_large());
+        }
+        if length > response.body.capacity() {
+            // What was announced is not reserved at once: a server that then sends nothing would hold it.
+            let doubled = (2 * response.body.capacity()).max(EXTENSION_READ_BYTES).min(largest).max(length);
+            grow(&mut response.body, doubled, reservation.as_deref_mut())?;
         }
         response.body.extend_from_slice(&chunk);
     }
     Ok(response)
+}
+
+/// Makes room for this many bytes, after reserving them. The old memory counts until its content has moved.
+fn grow(
+    body: &mut Vec<u8>,
+    capacity: usize,
+    reservation: Option<&mut Reservation>,
+) -> Result<(), OutOfMemory> {
+    let additional = capacity - body.len();
+    let Some(reservation) = reservation else {
+        body.reserve_exact(additional);
+        return Ok(());
+    };
+    reservation.set(body.capacity() + capacity)?;
+    body.reserve_exact(additional);
+    reservation.set(body.capacity())
 }
 
 /// The request headers that carry the user to an extension API server. Fails if the identity does not fit into headers: without

@@ -1,26 +1,22 @@
-//! Fetches discovery and OpenAPI documents of extension API servers, when an APIService changes and periodically, so that
-//! discovery requests never wait for them. Runs in every server, whichever controllers are enabled.
+//! Fetches discovery documents of extension API servers, when an APIService changes and periodically, so that discovery requests
+//! never wait for them. Runs in every server, whichever controllers are enabled.
 
-use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
-use futures::{FutureExt as _, join};
-use openssl::sha::Sha256;
 use pilothouse_api::aggregation::discovered::{
-    CURRENT, DiscoveredVersion, STALE, is_aggregated, read_all, read_one, read_openapi_index,
+    CURRENT, DiscoveredVersion, STALE, is_aggregated, read_all, read_one,
 };
-use pilothouse_api::aggregation::{ApiService, OPENAPI_USER, STORE, Service, discovery_identity};
-use pilothouse_api::openapi::merged::ServedSpec;
+use pilothouse_api::aggregation::{ApiService, STORE, Service, discovery_identity};
 use pilothouse_apimachinery::status::Result;
 use pilothouse_apimachinery::well_known::JSON;
 use pilothouse_types::identity::Identity;
-use tokio::task::spawn_blocking;
 
-use crate::aggregation::{Description, ExtensionRequest, ExtensionResponse, Extensions, PublishedDocuments};
-use crate::limits::{EXTENSION_DISCOVERY_INTERVAL, EXTENSION_DISCOVERY_TIMEOUT, EXTENSION_OPENAPI_TIMEOUT};
+use crate::aggregation::{Discovery, ExtensionRequest, ExtensionResponse, Extensions};
+use crate::limits::{EXTENSION_DISCOVERY_INTERVAL, EXTENSION_DISCOVERY_TIMEOUT};
 
 use super::client::Client;
 use super::queue::{Outcome, Queue};
@@ -32,7 +28,7 @@ pub const NAME: &str = "apiservice-documents";
 const AGGREGATED_DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
                           application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList";
 
-/// Fetches the documents.
+/// Fetches the documents of discovery.
 pub struct ExtensionDocuments {
     /// Reads objects.
     pub client: Client,
@@ -70,25 +66,12 @@ impl ExtensionDocuments {
         let Some((registration, service)) =
             registration.as_ref().and_then(|api_service| Some((api_service, api_service.service.as_ref()?)))
         else {
-            self.extensions.set_published(name, None);
+            self.extensions.unpublish(name);
             return Outcome::Done;
         };
         let previous = self.extensions.published(name).unwrap_or_default();
-        let mut documents = self.discover(registration, service, &previous).await;
-        // Documents that cannot be fetched now keep their last version.
-        (documents.openapi, documents.openapi_bytes) = (previous.openapi.clone(), previous.openapi_bytes);
-        documents.described = previous.described.clone();
-        // Discovery is published before the slow OpenAPI documents are fetched.
-        self.extensions.set_published(name, Some(documents.clone()));
-        let (openapi, described) =
-            join!(self.openapi(service), self.describe(registration, service, &previous.described));
-        if let Some(openapi) = openapi {
-            (documents.openapi, documents.openapi_bytes) = openapi;
-        }
-        if let Some(described) = described {
-            documents.described = described;
-        }
-        self.extensions.set_published(name, Some(documents));
+        let discovery = self.discover(registration, service, &previous.discovery).await;
+        self.extensions.publish(name, |documents| documents.discovery = discovery);
         Outcome::RequeueAfter(EXTENSION_DISCOVERY_INTERVAL)
     }
 
@@ -104,15 +87,14 @@ impl ExtensionDocuments {
         &self,
         registration: &ApiService,
         service: &Service,
-        previous: &PublishedDocuments,
-    ) -> PublishedDocuments {
+        previous: &Discovery,
+    ) -> Discovery {
         let user = discovery_identity();
         let version = &*registration.gv.version;
-        let documents = |version: DiscoveredVersion, etag: &str, bytes| PublishedDocuments {
+        let documents = |version: DiscoveredVersion, etag: &str, bytes| Discovery {
             version: Some(Arc::new(version)),
             etag: etag.to_owned(),
             bytes,
-            ..PublishedDocuments::default()
         };
         let stale = || documents(DiscoveredVersion::bare(version, STALE), "", 0);
         let request = ExtensionRequest {
@@ -148,53 +130,5 @@ impl ExtensionDocuments {
         let discovered =
             response.and_then(|response| Some((read_one(version, &response.body)?, response.body.len())));
         discovered.map_or_else(stale, |(discovered, bytes)| documents(discovered, "", bytes))
-    }
-
-    /// The index of its OpenAPI v3 documents; `None` if the request fails.
-    async fn openapi(&self, service: &Service) -> Option<(BTreeMap<String, String>, usize)> {
-        let user = Identity { name: OPENAPI_USER.to_owned(), ..Identity::default() };
-        let request = ExtensionRequest {
-            accept: JSON,
-            ..ExtensionRequest::get("/openapi/v3", &user, EXTENSION_OPENAPI_TIMEOUT)
-        };
-        let response = self.request(service, &request).await?;
-        match response.status {
-            200 => Some((read_openapi_index(&response.body)?, response.body.len())),
-            404 => Some((BTreeMap::new(), 0)),
-            _ => None,
-        }
-    }
-
-    /// The part of its OpenAPI v2 document about this version; `None` if it is unchanged or the request fails.
-    async fn describe(
-        &self,
-        registration: &ApiService,
-        service: &Service,
-        previous: &Description,
-    ) -> Option<Description> {
-        let user = Identity { name: OPENAPI_USER.to_owned(), ..Identity::default() };
-        let request = ExtensionRequest {
-            accept: JSON,
-            if_none_match: &previous.etag,
-            ..ExtensionRequest::get("/openapi/v2", &user, EXTENSION_OPENAPI_TIMEOUT)
-        };
-        let response = self.request(service, &request).await?;
-        match response.status {
-            200 => {
-                // The digest includes the name, because versions share the document.
-                let mut digest = Sha256::new();
-                [registration.name.as_bytes(), &response.body].iter().for_each(|text| digest.update(text));
-                let digest = digest.finish();
-                if digest == previous.digest {
-                    return Some(Description { etag: response.etag, ..previous.clone() });
-                }
-                let (gv, body) = (registration.gv.clone(), response.body);
-                // The document may be megabytes large, and all controllers share this thread.
-                let parsed = spawn_blocking(move || ServedSpec::read(&body, &gv.group, &gv.version));
-                Some(Description { content: Arc::new(parsed.await.ok()??), digest, etag: response.etag })
-            }
-            404 => Some(Description::default()),
-            _ => None,
-        }
     }
 }

@@ -33,6 +33,7 @@ use super::client::Client;
 use super::descriptors::ControllerDescriptor;
 use super::expiry::{self, Expiry};
 use super::extension_documents::{self, ExtensionDocuments};
+use super::extension_openapi::{self, ExtensionOpenApi};
 use super::flow_schemas::{self, FlowSchemas};
 use super::informer::{AddSubscriber, InformerHandle, Subscriber};
 use super::lease::{LEASE, Leadership, LeaseHolder, LeaseSettings, OWN_STORE, SHARED_STORE};
@@ -341,11 +342,13 @@ impl ControllerContext {
             extensions: extensions.clone(),
             metrics: metrics.clone(),
         });
-        let extensions = self.extensions.clone();
+        let (own_client, extensions) = (client.clone(), self.extensions.clone());
         self.run(extension_documents::NAME, move || ExtensionDocuments {
-            client: client.clone(),
+            client: own_client.clone(),
             extensions: extensions.clone(),
         });
+        let extensions = self.extensions.clone();
+        self.run(extension_openapi::NAME, move || ExtensionOpenApi::new(client.clone(), extensions.clone()));
     }
 
     /// Starts the controllers about the other API servers on the same etcd.

@@ -45,6 +45,9 @@ const OFFERED_V3: [&str; 3] = [
     "application/com.github.proto-openapi.spec.v3@v1.0+protobuf",
 ];
 const PREFIX: &str = "/openapi/v3";
+/// How many times its length the kept part of a document of an extension API server takes while ours is written: its parts under their
+/// new names, the text, and the message in Protobuf beside the text that grows by doubling.
+const EXTENSION_OPENAPI_GROWTH: usize = 5;
 /// How long clients may cache a document that is addressed by its hash.
 const MAX_AGE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
@@ -133,7 +136,7 @@ impl OpenApi {
         }
     }
 
-    /// An upper bound of the memory for generating a document: its text, which grows by doubling, and the tree that is encoded to
+    /// An upper bound of the memory for generating a document: its text, which grows by doubling, and the message that is encoded to
     /// Protobuf.
     fn estimate_bytes(&self, name: &DocumentName, others: &[Description]) -> usize {
         let custom: usize = match name {
@@ -147,7 +150,9 @@ impl OpenApi {
                 .sum(),
         };
         let others: usize = others.iter().map(|other| other.content.bytes()).sum();
-        OPENAPI_BUILTIN_BYTES.saturating_add((custom + others).saturating_mul(OPENAPI_GROWTH))
+        OPENAPI_BUILTIN_BYTES
+            .saturating_add(custom.saturating_mul(OPENAPI_GROWTH))
+            .saturating_add(others.saturating_mul(EXTENSION_OPENAPI_GROWTH))
     }
 
     /// Generates a document and records its tag.

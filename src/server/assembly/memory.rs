@@ -15,8 +15,9 @@ use pilothouse_types::memory::{MemoryBudget, MemoryLedger};
 
 use crate::config::{MemoryLimit, RequestLimits};
 use crate::limits::{
-    AUDIT_BODIES_BYTES, AUDIT_HEADS_BYTES, CONNECTIONS_MEMORY_DIVISOR, DEFINITIONS_BYTES, LIST_BYTES,
-    MEMORY_SAMPLE_INTERVAL, MIN_MEMORY_LIMIT, PROXY_PAGES_BYTES, REQUEST_BODIES_BYTES,
+    AUDIT_BODIES_BYTES, AUDIT_HEADS_BYTES, CONNECTIONS_MEMORY_DIVISOR, DEFINITIONS_BYTES,
+    EXTENSION_OPENAPI_TOTAL_BYTES, LIST_BYTES, MEMORY_SAMPLE_INTERVAL, MIN_MEMORY_LIMIT, PROXY_PAGES_BYTES,
+    REQUEST_BODIES_BYTES,
 };
 use crate::metrics::own_process::resident_bytes;
 use crate::registry::definition_memory::DefinitionMemory;
@@ -31,6 +32,7 @@ pub(super) struct MemoryBudgets {
     pub lists: MemoryBudget,
     pub encodings: MemoryBudget,
     pub proxied_pages: MemoryBudget,
+    pub extension_openapi: MemoryBudget,
     pub audit_heads: MemoryBudget,
     pub audit_bodies: MemoryBudget,
     pub windows: WindowBounds,
@@ -66,6 +68,8 @@ impl MemoryBudgets {
             lists: ledger.budget("lists", bounded_part(4, LIST_BYTES)),
             encodings: ledger.cache("encodings", bounded_part(8, ENCODINGS_BYTES)),
             proxied_pages: ledger.budget("proxied_pages", bounded_part(8, PROXY_PAGES_BYTES)),
+            extension_openapi: ledger
+                .steady("extension_openapi", bounded_part(8, EXTENSION_OPENAPI_TOTAL_BYTES)),
             audit_heads: ledger.independent("audit_events", bounded_part(16, AUDIT_HEADS_BYTES)),
             audit_bodies: ledger.independent("audit_bodies", bounded_part(16, AUDIT_BODIES_BYTES)),
             windows: WindowBounds {

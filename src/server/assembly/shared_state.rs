@@ -124,9 +124,7 @@ pub(super) async fn shared(
     let kms = encryption.map(Encryption::health_checks).unwrap_or_default();
     let (config, gates) = (&context.config, context.config.gates());
     let connect = connect(context, memory)?;
-    let to_endpoints = config.aggregation.enable_aggregator_routing;
-    let extensions = Extensions::open(indexes, connect.upstream.clone(), to_endpoints).await;
-    let extensions = extensions.map_err(|error| StartError::store(&error))?;
+    let extensions = extensions(config, indexes, &connect, memory).await?;
     let openapi = OpenApi::new(Vec::new(), openapi_contents(config));
     let limiter = limiter(context, indexes, load, metrics).await?;
     let start = StartProgress {
@@ -172,6 +170,19 @@ pub(super) async fn shared(
             sends_uid: gates.enabled(REMOTE_REQUEST_HEADER_UID),
         },
     })
+}
+
+/// The extension API servers, and how they are reached.
+async fn extensions(
+    config: &Config,
+    indexes: &LiveIndexes,
+    connect: &ConnectDeps,
+    memory: &MemoryBudgets,
+) -> Result<Extensions, StartError> {
+    let (upstream, openapi_memory) = (connect.upstream.clone(), memory.extension_openapi.clone());
+    let to_endpoints = config.aggregation.enable_aggregator_routing;
+    let extensions = Extensions::open(indexes, upstream, openapi_memory, to_endpoints).await;
+    extensions.map_err(|error| StartError::store(&error))
 }
 
 /// How far the start is.

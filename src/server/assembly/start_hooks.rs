@@ -9,7 +9,7 @@ use super::controller_setup::keeps_identity;
 use crate::bootstrap::steps;
 use crate::config::Config;
 use crate::controllers::{
-    apiservice_registration, availability, coordinated_election, extension_documents, own_objects,
+    apiservice_registration, availability, coordinated_election, extension_openapi, own_objects,
     peer_discovery, peer_record, server_identity, server_leases, service_repair, token_use,
 };
 use crate::http::handler::health::StartHook;
@@ -81,8 +81,8 @@ const HOOKS: [(&str, &str, Condition); 27] = [
     ("poststarthook/apiservice-status-remote-available-controller", availability::NAME, Always),
     ("poststarthook/kube-apiserver-autoregistration", apiservice_registration::NAME, Always),
     ("autoregister-completion", steps::API_SERVICES, Always),
-    ("poststarthook/apiservice-openapi-controller", extension_documents::NAME, Always),
-    ("poststarthook/apiservice-openapiv3-controller", extension_documents::NAME, Always),
+    ("poststarthook/apiservice-openapi-controller", extension_openapi::NAME, Always),
+    ("poststarthook/apiservice-openapiv3-controller", extension_openapi::NAME, Always),
 ];
 
 /// The step after which the informer of the controllers follows the stores: its first controller has seen all objects.

@@ -2,11 +2,12 @@
 
 mod discovery;
 mod namespaces;
+mod openapi;
 mod requests;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -28,6 +29,8 @@ const AGGREGATED_DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;
 
 /// The timeout of a namespace deletion that was blocked for a while: it is retried with growing pauses.
 const LONG: Duration = Duration::from_secs(60);
+/// Makes each touch another change.
+static TOUCHES: AtomicUsize = AtomicUsize::new(0);
 /// States of the extension server.
 const HEALTHY: u8 = 0;
 const BROKEN: u8 = 1;
@@ -139,6 +142,7 @@ struct Fixture {
     server: Server,
     admin: Client,
     extension: Kubelet,
+    identity: TlsIdentity,
     authority: String,
     state: Arc<AtomicU8>,
     _certificate_dir: TempDir,
@@ -157,6 +161,13 @@ impl Fixture {
         controllers: &str,
         serve: impl Fn(u8, &ReceivedRequest, &mut Wire) + Send + Sync + 'static,
     ) -> Fixture {
+        Fixture::with_flags_and_handler(&[controllers], serve)
+    }
+
+    fn with_flags_and_handler(
+        flags: &[&str],
+        serve: impl Fn(u8, &ReceivedRequest, &mut Wire) + Send + Sync + 'static,
+    ) -> Fixture {
         let folder = crate::support::server::temp_directory();
         let identity = TlsIdentity::new("metrics.default.svc", &[]);
         let (authority, _) = identity.write(folder.path(), "extension");
@@ -166,19 +177,31 @@ impl Fixture {
         let extension = Kubelet::start(LOOPBACK, &identity, move |request, wire| {
             serve(state_of_handler.load(Ordering::Relaxed), request, wire);
         });
-        let flags = [
-            "--engine=memory".to_owned(),
-            controllers.to_owned(),
+        let proxy_flags = [
             format!("--proxy-client-cert-file={}", certificate.display()),
             format!("--proxy-client-key-file={}", key.display()),
         ];
-        let server = Server::with_flags(&flags.each_ref().map(String::as_str));
+        let all_flags: Vec<&str> = std::iter::once("--engine=memory")
+            .chain(flags.iter().copied())
+            .chain(proxy_flags.iter().map(String::as_str))
+            .collect();
+        let server = Server::with_flags(&all_flags);
         let mut admin = server.admin();
         let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "metrics"},
             "spec": {"type": "ExternalName", "externalName": "localhost"}});
         admin.post("/api/v1/namespaces/default/services", &service).ok();
         let authority = STANDARD.encode(std::fs::read(authority).unwrap());
-        Fixture { server, admin, extension, authority, state, _certificate_dir: folder }
+        Fixture { server, admin, extension, identity, authority, state, _certificate_dir: folder }
+    }
+
+    /// Another extension server, behind the same Service at a port of its own.
+    fn add_extension(
+        &self,
+        serve: impl Fn(&ReceivedRequest, &mut Wire) + Send + Sync + 'static,
+    ) -> (Kubelet, Value) {
+        let extension = Kubelet::start(LOOPBACK, &self.identity, serve);
+        let port = extension.address.port();
+        (extension, json!({"service": {"namespace": "default", "name": "metrics", "port": port}}))
     }
 
     /// Registers a group version; `fields` replace the usual ones.
@@ -224,7 +247,7 @@ impl Fixture {
     }
 
     fn touch(&mut self, name: &str) {
-        let times = self.extension.requests().len().to_string();
+        let times = TOUCHES.fetch_add(1, Ordering::Relaxed).to_string();
         let mark = json!({"metadata": {"annotations": {"touched": times}}});
         self.admin.patch(&format!("{REGISTRATIONS}/{name}"), "merge", &mark).ok();
     }

@@ -1,13 +1,17 @@
 //! Merges the OpenAPI v2 documents of extension API servers into that of this server. Parsing is shallow: only the names of
-//! paths, definitions and parameters, and their references.
+//! paths, definitions and parameters, and their references. The rest stays text, because a document may have many megabytes and its
+//! tree would take tens of times as much.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Range;
 
 use pilothouse_apimachinery::codec::raw_fields::{RawFields, raw_fields};
 use pilothouse_apimachinery::json::write_string;
 
-use crate::limits::{OPENAPI_PART_BYTES, OPENAPI_PARTS};
+use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use crate::limits::{OPENAPI_COMPARED_BYTES, OPENAPI_PART_OVERHEAD, OPENAPI_PARTS};
 
 /// The prefixes of references to definitions and parameters.
 const DEFINITIONS: &str = "#/definitions/";
@@ -51,16 +55,21 @@ fn owned(parts: BTreeMap<String, &str>) -> NamedObjects {
 }
 
 impl ServedSpec {
-    /// Reads the part of another server's document about this version. `None` if it is invalid or too large.
+    /// An upper bound of what [`ServedSpec::read`] takes beside the text itself.
+    pub fn reading_bytes(text: &[u8]) -> usize {
+        text.len().saturating_add(count_parts(text).saturating_mul(OPENAPI_PART_OVERHEAD))
+    }
+
+    /// Reads the part of another server's document about this version. `None` if it is invalid or has too many parts.
     pub fn read(text: &[u8], group: &str, version: &str) -> Option<ServedSpec> {
-        if memchr::memchr_iter(b'{', text).count() > OPENAPI_PARTS {
+        if count_parts(text) > OPENAPI_PARTS {
             return None;
         }
         let document = Document::read(text)?;
         let prefix = format!("/apis/{group}/{version}/");
         let is_of_version = |path: &str| path.starts_with(&prefix);
         let mut paths = document.parts("paths")?;
-        paths.retain(|path, part| is_of_version(path) && is_within_limits(part));
+        paths.retain(|path, part| is_of_version(path) && is_well_formed(part));
         let parameters =
             referenced_parts(paths.values().copied(), PARAMETERS, &document.parts("parameters")?);
         let roots = paths.values().chain(parameters.values()).copied();
@@ -80,7 +89,7 @@ impl ServedSpec {
     /// Its size in bytes.
     pub fn bytes(&self) -> usize {
         let all = [&self.paths, &self.definitions, &self.parameters].into_iter().flatten();
-        all.map(|(name, part)| name.len() + part.len()).sum()
+        all.map(|(name, part)| name.len() + part.len() + OPENAPI_PART_OVERHEAD).sum()
     }
 
     /// Adds another document, except for known paths. Parts with a known name but other content are renamed.
@@ -113,9 +122,81 @@ impl ServedSpec {
     }
 }
 
-/// Whether a part is within the limits of size and depth.
-fn is_within_limits(part: &str) -> bool {
-    part.len() <= OPENAPI_PART_BYTES && serde_json::from_str::<serde_json::Value>(part).is_ok()
+/// The fields of a document and of the objects in them: an upper bound if the text is JSON.
+fn count_parts(text: &[u8]) -> usize {
+    /// The depth of the fields of `paths`, `definitions` and `parameters`.
+    const PARTS: usize = 2;
+    let (mut depth, mut count, mut is_in_string, mut is_escaped) = (0_usize, 0_usize, false, false);
+    for byte in text {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if is_in_string => is_escaped = true,
+            b'"' => is_in_string = !is_in_string,
+            _ if is_in_string => {}
+            b'{' | b'[' => {
+                depth += 1;
+                // The first field follows a brace, and each other one a comma.
+                count += usize::from(depth <= PARTS);
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b',' => count += usize::from(depth <= PARTS),
+            _ => {}
+        }
+    }
+    count
+}
+
+/// Whether a part is JSON that every parser of it accepts: not too deep. Makes no tree.
+fn is_well_formed(part: &str) -> bool {
+    /// Any value, with the parser's limit of depth, which `IgnoredAny` does not have.
+    struct BoundedAny;
+    impl<'de> Deserialize<'de> for BoundedAny {
+        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<BoundedAny, D::Error> {
+            from.deserialize_any(BoundedAny)
+        }
+    }
+    impl<'de> Visitor<'de> for BoundedAny {
+        type Value = BoundedAny;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("any value")
+        }
+
+        fn visit_bool<E>(self, _: bool) -> Result<BoundedAny, E> {
+            Ok(self)
+        }
+
+        fn visit_i64<E>(self, _: i64) -> Result<BoundedAny, E> {
+            Ok(self)
+        }
+
+        fn visit_u64<E>(self, _: u64) -> Result<BoundedAny, E> {
+            Ok(self)
+        }
+
+        fn visit_f64<E>(self, _: f64) -> Result<BoundedAny, E> {
+            Ok(self)
+        }
+
+        fn visit_str<E>(self, _: &str) -> Result<BoundedAny, E> {
+            Ok(self)
+        }
+
+        fn visit_unit<E>(self) -> Result<BoundedAny, E> {
+            Ok(self)
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<BoundedAny, A::Error> {
+            while items.next_element::<BoundedAny>()?.is_some() {}
+            Ok(self)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<BoundedAny, A::Error> {
+            while fields.next_entry::<IgnoredAny, BoundedAny>()?.is_some() {}
+            Ok(self)
+        }
+    }
+    serde_json::from_str::<BoundedAny>(part).is_ok()
 }
 
 /// The parts that these refer to, transitively.
@@ -132,7 +213,7 @@ fn referenced_parts<'t>(
             else {
                 continue;
             };
-            if !referenced.contains_key(name) && is_within_limits(part) {
+            if !referenced.contains_key(name) && is_well_formed(part) {
                 referenced.insert(name.clone(), *part);
                 pending.push(part);
             }
@@ -174,7 +255,9 @@ fn equals_except_kinds(ours: &str, other: &str) -> bool {
         part.as_object_mut()?.remove(KINDS);
         Some(part)
     };
-    ours == other || read(ours).is_some_and(|ours| Some(ours) == read(other))
+    let is_small = |part: &str| part.len() <= OPENAPI_COMPARED_BYTES;
+    ours == other
+        || (is_small(ours) && is_small(other) && read(ours).is_some_and(|ours| Some(ours) == read(other)))
 }
 
 /// New names for parts that differ from ours of the same name, each with its prefix.
@@ -218,7 +301,8 @@ pub fn merge<'d>(ours: &[u8], others: impl IntoIterator<Item = &'d ServedSpec>) 
         parameters: parts("parameters")?,
     };
     others.into_iter().for_each(|other| merged.join(other));
-    let mut out = vec![b'{'];
+    let mut out = Vec::with_capacity(ours.len() + merged.bytes());
+    out.push(b'{');
     for (name, value) in &document.fields {
         write_key(&mut out, name);
         match name.as_str() {
@@ -298,16 +382,51 @@ mod tests {
     }
 
     #[test]
-    fn oversized_parts_of_extension_spec_are_dropped() {
-        let large = "x".repeat(OPENAPI_PART_BYTES);
+    fn deep_parts_of_extension_spec_are_dropped_and_large_ones_kept() {
+        let large = "x".repeat(2 * OPENAPI_COMPARED_BYTES);
         let deep = format!("{}1{}", "[".repeat(1_000), "]".repeat(1_000));
         let text = format!(
-            r#"{{"paths":{{"/apis/x.io/v1/a":{{"x":"{large}"}},"/apis/x.io/v1/b":{{"x":{deep}}},"/apis/x.io/v1/c":{{}}}}}}"#
+            r#"{{"paths":{{"/apis/x.io/v1/a":{{"x":"{large}"}},"/apis/x.io/v1/b":{{"x":{deep}}},"/apis/x.io/v1/c":{{"n":null,"f":1.5,"i":-1,"t":[true,2]}}}}}}"#
         );
         let read = ServedSpec::read(text.as_bytes(), "x.io", "v1").unwrap();
-        assert_eq!(read.paths.keys().collect::<Vec<_>>(), ["/apis/x.io/v1/c"]);
-        let many = format!("[{}]", vec!["{}"; OPENAPI_PARTS + 1].join(","));
-        assert_eq!(ServedSpec::read(many.as_bytes(), "x.io", "v1"), None);
+        assert_eq!(read.paths.keys().collect::<Vec<_>>(), ["/apis/x.io/v1/a", "/apis/x.io/v1/c"]);
+    }
+
+    #[test]
+    fn extension_spec_with_too_many_parts_is_left_out() {
+        let with_parts = |count: usize| {
+            let parts: Vec<String> = (0..count).map(|index| format!(r#""{index}":{{}}"#)).collect();
+            format!(r#"{{"definitions":{{{}}}}}"#, parts.join(","))
+        };
+        // The two braces count, too.
+        assert!(ServedSpec::read(with_parts(OPENAPI_PARTS - 2).as_bytes(), "x.io", "v1").is_some());
+        assert_eq!(ServedSpec::read(with_parts(OPENAPI_PARTS + 1).as_bytes(), "x.io", "v1"), None);
+        let nested = format!(r#"{{"definitions":{{"a":[{}]}}}}"#, vec!["{}"; OPENAPI_PARTS + 1].join(","));
+        assert!(
+            ServedSpec::read(nested.as_bytes(), "x.io", "v1").is_some(),
+            "objects inside a part are free"
+        );
+    }
+
+    #[test]
+    fn parts_of_a_document_are_counted_without_its_strings() {
+        assert_eq!(count_parts(br#"{"a":{"b":{"c":{},"d":[1,2]}},"e":"{,\\\"{,"}"#), 3);
+        assert_eq!(count_parts(b"}}]"), 0);
+        let document = br#"{"paths":{"/a":{},"/b":{}},"definitions":{"A":{}}}"#;
+        assert!(count_parts(document) >= 3);
+        assert_eq!(
+            ServedSpec::reading_bytes(document),
+            document.len() + count_parts(document) * OPENAPI_PART_OVERHEAD
+        );
+    }
+
+    #[test]
+    fn large_definitions_are_equal_only_if_their_texts_are() {
+        let filler = "x".repeat(OPENAPI_COMPARED_BYTES);
+        let with_kind = |kind: &str| json!({"d": filler, KINDS: [{"kind": kind}]}).to_string();
+        assert!(equals_except_kinds(&with_kind("A"), &with_kind("A")));
+        assert!(!equals_except_kinds(&with_kind("A"), &with_kind("B")), "they are not parsed");
+        assert!(equals_except_kinds(r#"{"a":1,"x-kubernetes-group-version-kind":[]}"#, r#"{"a":1}"#));
     }
 
     #[test]
