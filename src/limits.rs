@@ -218,14 +218,6 @@ pub const EXTENSION_DOCUMENTS_BYTES: usize = 32 << 20;
 pub const EXTENSION_OPENAPI_BYTES: usize = 64 << 20;
 /// Bytes of all their OpenAPI v2 documents: what is kept of them, and those that are being fetched and read.
 pub const EXTENSION_OPENAPI_TOTAL_BYTES: usize = 512 << 20;
-/// How many times its length the kept part of such a document takes while ours is written: its parts under their new names, the text,
-/// and the message in Protobuf beside the text that grows by doubling.
-pub const EXTENSION_OPENAPI_GROWTH: usize = 5;
-/// OpenAPI documents of extension API servers that are fetched at once: more than there are usually APIServices, because a slow one
-/// holds its place for [`EXTENSION_OPENAPI_TIMEOUT`].
-pub const EXTENSION_OPENAPI_FETCHES: usize = 64;
-/// Bytes for which there is room before the first byte of such a response.
-pub const EXTENSION_READ_BYTES: usize = 16 << 10;
 /// How often extension API servers are probed; the reference's value.
 pub const EXTENSION_PROBE_INTERVAL: Duration = Duration::from_secs(30);
 /// How often their discovery is fetched; the reference's value.
@@ -393,7 +385,7 @@ pub const OIDC_CLAIM_TIMEOUT: Duration = Duration::from_secs(10);
 pub const OIDC_CLAIM_CALLS: usize = 32;
 /// Tokens that wait for that or are being worked on; further ones are refused.
 pub const OIDC_CLAIM_WAITING: usize = 1_024;
-/// Issuers of distributed claims whose keys are kept, besides the provider. The one that was used longest ago is dropped.
+/// Issuers of distributed claims whose keys are kept, besides the provider. Those that have verified nothing are dropped first.
 pub const OIDC_CLAIM_ISSUERS: usize = 16;
 /// Bytes of the authorization configuration file.
 pub const AUTHORIZATION_FILE_BYTES: usize = 1 << 20;

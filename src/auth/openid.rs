@@ -12,6 +12,7 @@ pub mod providers;
 mod rules;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verification, Verifier};
@@ -25,11 +26,17 @@ pub use self::keys::Keys;
 pub use self::provider::Provider;
 pub use self::rules::ClaimMapping;
 
-use self::distributed::{ClaimResolver, ClaimSource};
+use self::distributed::{ClaimResolver, ClaimSource, ResolveError};
 use self::rules::Claims;
 use super::jwt::Token;
-use crate::limits::{OIDC_CACHED_TOKENS, OIDC_TOKEN_BYTES, OIDC_TOKEN_CACHE_TTL};
+use crate::limits::{OIDC_CACHED_TOKENS, OIDC_TOKEN_BYTES, OIDC_TOKEN_CACHE_TTL, REFUSAL_CHARS};
 use crate::metrics::authentication::Latency;
+
+/// Tokens of which is remembered that their distributed claims could not be fetched or verified. A full cache drops expired entries, or
+/// else the half that expires first.
+const OIDC_CACHED_FAILURES: usize = 4_096;
+/// How long such a token is refused without asking again: as long as another one is accepted.
+const OIDC_CLAIM_FAILURE_TTL: Duration = Duration::from_secs(10);
 
 /// Verifies the tokens of one provider.
 pub struct OpenIdTokens(Arc<Shared>);
@@ -43,6 +50,9 @@ struct Shared {
     latency: Option<Latency>,
     /// By the digest of the token, so that memory holds no tokens. A std mutex: held for one lookup or one change.
     cache: Lock<ExpiringCache<[u8; 32], Arc<Identity>, OIDC_CACHED_TOKENS>>,
+    /// Why tokens were refused whose claims are elsewhere, by their digest: or else each request with such a token would make this
+    /// server call an address that the token names.
+    unresolved: Lock<ExpiringCache<[u8; 32], Arc<str>, OIDC_CACHED_FAILURES>>,
 }
 
 /// The result of examining a token.
@@ -81,8 +91,8 @@ fn verify_signature(keys: &Keys, token: &Token<'_>) -> Result<(), SignatureError
 }
 
 impl OpenIdTokens {
-    /// A verifier for tokens that one of these keys signed. Endpoints of distributed claims are verified with these CAs (PEM), or
-    /// those of the system. `latency` measures the verifications.
+    /// A verifier for tokens that one of these keys signed. Endpoints of distributed claims are verified with these CAs. `latency`
+    /// measures the verifications.
     pub fn new(
         rules: ClaimMapping,
         keys: Arc<Keys>,
@@ -90,7 +100,15 @@ impl OpenIdTokens {
         clock: Clock,
         latency: Option<Latency>,
     ) -> OpenIdTokens {
-        OpenIdTokens(Arc::new(Shared { rules, keys, resolver, clock, latency, cache: Lock::default() }))
+        OpenIdTokens(Arc::new(Shared {
+            rules,
+            keys,
+            resolver,
+            clock,
+            latency,
+            cache: Lock::default(),
+            unresolved: Lock::default(),
+        }))
     }
 
     /// The issuer of the tokens.
@@ -108,6 +126,22 @@ impl Shared {
     /// The bearer of a cached token.
     fn cached_identity(&self, digest: &[u8; 32]) -> Option<Arc<Identity>> {
         self.cache.lock().get(digest, self.clock.now()).cloned()
+    }
+
+    /// Why a token was refused lately whose claims are elsewhere.
+    fn cached_refusal(&self, digest: &[u8; 32]) -> Option<Verification> {
+        let reason = self.unresolved.lock().get(digest, self.clock.now()).cloned()?;
+        Some(Verification::Refused(reason.to_string()))
+    }
+
+    /// Refuses a token whose claims are elsewhere, also without another look for some seconds.
+    fn refuse_for_a_while(&self, digest: [u8; 32], reason: String) -> Verification {
+        let now = self.clock.now();
+        let remembered = reason.chars().take(REFUSAL_CHARS).collect::<String>().into();
+        let expiry = now.plus(OIDC_CLAIM_FAILURE_TTL);
+        let evicted = self.unresolved.lock().insert(digest, remembered, expiry, now);
+        drop(evicted);
+        Verification::Refused(reason)
     }
 
     /// Counts a verification, except for tokens of other issuers.
@@ -184,19 +218,24 @@ impl Shared {
 
     async fn resolve(&self, pending: PendingClaim, digest: [u8; 32]) -> Verification {
         let PendingClaim { mut claims, name, source, token_expiry } = pending;
-        let is_settled = || self.cached_identity(&digest).is_some();
-        match self.resolver.resolve(&self.rules, &name, &source, is_settled).await {
+        let settled = || {
+            let identity = self.cached_identity(&digest).map(Verification::Known);
+            identity.or_else(|| self.cached_refusal(&digest))
+        };
+        let unexpanded = |reason: String| format!("oidc: could not expand distributed claims: {reason}");
+        match self.resolver.resolve(&self.rules, &name, &source, || settled().is_some()).await {
             Ok(Some(resolved)) => {
                 claims.insert(name, resolved.value);
-                self.map_claims(&claims, digest, token_expiry.min(resolved.expiry))
+                match self.map_claims(&claims, digest, token_expiry.min(resolved.expiry)) {
+                    Verification::Refused(reason) => self.refuse_for_a_while(digest, reason),
+                    verdict => verdict,
+                }
             }
-            Ok(None) => self.cached_identity(&digest).map_or_else(
-                || Verification::Refused("oidc: the token expired meanwhile".to_owned()),
-                Verification::Known,
-            ),
-            Err(reason) => {
-                Verification::Refused(format!("oidc: could not expand distributed claims: {reason}"))
-            }
+            Ok(None) => settled()
+                .unwrap_or_else(|| Verification::Refused("oidc: the token expired meanwhile".to_owned())),
+            Err(ResolveError::Failed(reason)) => self.refuse_for_a_while(digest, unexpanded(reason)),
+            // Nothing is known about the token yet.
+            Err(ResolveError::Busy(reason)) => Verification::Refused(unexpanded(reason)),
         }
     }
 }
@@ -208,6 +247,9 @@ impl Verifier for OpenIdTokens {
         let digest = crate::auth::digest(token.as_bytes());
         if let Some(identity) = self.0.cached_identity(&digest) {
             return Answer::Now(Verification::Known(identity));
+        }
+        if let Some(refusal) = self.0.cached_refusal(&digest) {
+            return Answer::Now(refusal);
         }
         let start = self.0.clock.moment();
         let examination = match self.0.examine(token, digest) {

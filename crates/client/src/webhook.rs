@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Request, Uri};
+use openssl::ssl::SslContext;
 use pilothouse_apimachinery::well_known::SERVER_NAME;
 use thiserror::Error;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use self::connector::Connector;
-use crate::kubeconfig::{Access, PresentedCredentials};
+use crate::kubeconfig::{Access, Credentials, PresentedCredentials};
 use crate::limits::{WEBHOOK_ATTEMPTS, WEBHOOK_CALLS, WEBHOOK_RESPONSE_BYTES, WEBHOOK_TIMEOUT};
 use crate::upstream::RequestBody;
 use crate::upstream::pool::{ExchangeError, Pool, Purpose};
@@ -86,6 +87,24 @@ where
     call().await
 }
 
+/// The CAs that servers are verified with, read once for all of them: reading those of the system takes longer than a worker may be
+/// held.
+#[derive(Clone)]
+pub struct TrustAnchors {
+    authority_pem: Option<Vec<u8>>,
+    context: SslContext,
+}
+
+impl TrustAnchors {
+    /// The CAs of this bundle; `None` for those of the system.
+    pub fn load(authority_pem: Option<Vec<u8>>) -> Result<TrustAnchors, Failure> {
+        let access = Access { authority_pem, ..Access::to_server("") };
+        let context =
+            connector::context(&access, None).map_err(|error| Failure::Settings(error.to_string()))?;
+        Ok(TrustAnchors { authority_pem: access.authority_pem, context })
+    }
+}
+
 /// A remote server.
 pub struct Service {
     uri: Uri,
@@ -106,6 +125,22 @@ impl Service {
         let (uri, connector) = Connector::for_access(purpose, access).map_err(Failure::Settings)?;
         let slots = Arc::new(Semaphore::new(WEBHOOK_CALLS));
         Ok(Service { uri, access: access.clone(), connector, slots, pool: pool.clone() })
+    }
+
+    /// A provider of OpenID Connect at this URL that is verified with these CAs.
+    pub fn trusting(
+        anchors: &TrustAnchors,
+        url: &str,
+        credentials: Credentials,
+        pool: &Arc<Pool>,
+    ) -> Result<Service, Failure> {
+        let authority_pem = anchors.authority_pem.clone();
+        let access = Access { authority_pem, credentials, ..Access::to_server(url) };
+        let context = || Ok(anchors.context.clone());
+        let connector = Connector::for_access_with(Purpose::OpenId, &access, context);
+        let (uri, connector) = connector.map_err(Failure::Settings)?;
+        let slots = Arc::new(Semaphore::new(WEBHOOK_CALLS));
+        Ok(Service { uri, access, connector, slots, pool: pool.clone() })
     }
 
     /// Sends an object and returns the response.

@@ -1,24 +1,28 @@
 //! Distributed claims: the groups of a user that are not in the token but at an endpoint that the token names.
 //!
-//! The provider has signed the address of the endpoint, and the endpoint answers with a signed token of its own. Its issuer may be
-//! another one, whose keys are then kept here like those of the provider. Everything runs within the request that presents the token.
-//! Only https is spoken, and redirects are not followed, so that an access token reaches nobody but the endpoint.
+//! The provider has signed the address of the endpoint, and the endpoint answers with a signed token of its own. Its issuer is the
+//! provider, or one at the host of the endpoint, whose keys are then kept here like those of the provider. Any other issuer is named by
+//! the endpoint alone: if it were asked for its keys, an endpoint could have this server call every address that it reaches.
+//! Everything runs within the request that presents the token. Only https is spoken, and redirects are not followed, so that an access
+//! token reaches nobody but the endpoint.
 
+use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use pilothouse_client::kubeconfig::{Access, Credentials};
-use pilothouse_client::upstream::pool::{Pool, Purpose};
-use pilothouse_client::webhook::Service;
+use pilothouse_client::kubeconfig::Credentials;
+use pilothouse_client::upstream::pool::Pool;
+use pilothouse_client::webhook::{Service, TrustAnchors};
 use pilothouse_types::clock::{Clock, Moment, Timestamp};
 use pilothouse_types::lock::Lock;
 use serde::Deserialize;
 use serde_json::Value;
+use thiserror::Error;
 use tokio::sync::Semaphore;
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::provider::Provider;
+use super::provider::{Provider, is_same_origin};
 use super::rules::{ClaimMapping, Claims};
 use super::{Keys, SignatureError, verify_signature};
 use crate::auth::jwt::Token;
@@ -41,14 +45,25 @@ pub(super) struct ResolvedClaim {
     pub(super) expiry: Timestamp,
 }
 
+/// Why there is no value.
+#[derive(Debug, PartialEq, Eq, Error)]
+pub(super) enum ResolveError {
+    /// The endpoint, or the issuer of its response, is the reason: asking again would have the same result for now.
+    #[error("{0}")]
+    Failed(String),
+    /// It was never this token's turn.
+    #[error("{0}")]
+    Busy(String),
+}
+
 /// Fetches distributed claims for the tokens of one provider.
 pub struct ClaimResolver {
     /// The connections of this server.
     pool: Arc<Pool>,
     /// The keys of the provider itself, which may also issue the claims.
     own_keys: Arc<Keys>,
-    /// The CAs to verify endpoints and issuers with, as PEM: those of the provider. `None` for those of the system.
-    authority_pem: Option<Vec<u8>>,
+    /// The CAs to verify endpoints and issuers with: those of the provider.
+    anchors: TrustAnchors,
     clock: Clock,
     /// Issuers of claims other than the provider, with the time of their last use. A std mutex: held for one lookup or one change.
     issuers: Lock<Vec<(Arc<ClaimIssuer>, Moment)>>,
@@ -61,21 +76,36 @@ pub struct ClaimResolver {
 struct ClaimIssuer {
     name: String,
     keys: Arc<Keys>,
+    /// Whether they have verified a claim.
+    has_verified: AtomicBool,
     _task: AbortOnDropHandle<()>,
+}
+
+/// The keys of the issuer of a claim, which stay up to date as long as this lives.
+struct IssuerKeys {
+    keys: Arc<Keys>,
+    /// `None` for the provider.
+    issuer: Option<Arc<ClaimIssuer>>,
+}
+
+impl From<Arc<ClaimIssuer>> for IssuerKeys {
+    fn from(issuer: Arc<ClaimIssuer>) -> IssuerKeys {
+        IssuerKeys { keys: Arc::clone(&issuer.keys), issuer: Some(issuer) }
+    }
 }
 
 impl ClaimResolver {
     /// A resolver for the provider with these keys and CAs.
     pub(super) fn new(
         own_keys: Arc<Keys>,
-        authority_pem: Option<Vec<u8>>,
+        anchors: TrustAnchors,
         clock: Clock,
         pool: Arc<Pool>,
     ) -> ClaimResolver {
         ClaimResolver {
             pool,
             own_keys,
-            authority_pem,
+            anchors,
             clock,
             issuers: Lock::default(),
             calls: Semaphore::new(OIDC_CLAIM_CALLS),
@@ -91,19 +121,22 @@ impl ClaimResolver {
         claim: &str,
         source: &ClaimSource,
         is_settled: impl Fn() -> bool,
-    ) -> Result<Option<ResolvedClaim>, String> {
+    ) -> Result<Option<ResolvedClaim>, ResolveError> {
+        let has_begun = Cell::new(false);
         let resolve_in_turn = async {
-            let _waiting =
-                self.waiting.try_acquire().map_err(|_| "too many tokens wait for their claims".to_owned())?;
-            let _call = self.calls.acquire().await.map_err(|error| error.to_string())?;
-            match is_settled() {
-                true => Ok(None),
-                false => self.fetch_and_verify(rules, claim, source).await.map(Some),
+            let busy = || ResolveError::Busy("too many tokens wait for their claims".to_owned());
+            let _waiting = self.waiting.try_acquire().map_err(|_| busy())?;
+            let _call = self.calls.acquire().await.map_err(|_| busy())?;
+            if is_settled() {
+                return Ok(None);
             }
+            has_begun.set(true);
+            self.fetch_and_verify(rules, claim, source).await.map(Some).map_err(ResolveError::Failed)
         };
-        timeout(OIDC_CLAIM_TIMEOUT, resolve_in_turn)
-            .await
-            .unwrap_or_else(|_| Err(format!("no result within {OIDC_CLAIM_TIMEOUT:?}")))
+        timeout(OIDC_CLAIM_TIMEOUT, resolve_in_turn).await.unwrap_or_else(|_| {
+            let reason = format!("no result within {OIDC_CLAIM_TIMEOUT:?}");
+            Err(if has_begun.get() { ResolveError::Failed(reason) } else { ResolveError::Busy(reason) })
+        })
     }
 
     async fn fetch_and_verify(
@@ -125,7 +158,7 @@ impl ClaimResolver {
         let claims = Claims::parse(&token).ok_or_else(unreadable)?;
         let invalid = |reason: String| format!("verify distributed claim token: {reason}");
         let expiry = rules.check(&token, &claims, self.clock.now()).map_err(invalid)?;
-        let keys = self.keys_of_issuer(rules, claims.issuer()).await?;
+        let IssuerKeys { keys, issuer } = self.keys_of_issuer(rules, claims.issuer(), endpoint)?;
         if let Err(first_error) = verify_signature(&keys, &token) {
             keys.refetch().await.map_err(|reason| invalid(format!("{first_error}: {reason}")))?;
             verify_signature(&keys, &token).map_err(|error| match error {
@@ -134,6 +167,9 @@ impl ClaimResolver {
                 }
                 SignatureError::Mismatch => invalid(error.to_string()),
             })?;
+        }
+        if let Some(issuer) = issuer {
+            self.keep_verified(issuer);
         }
         let value = claims.get(claim).cloned().ok_or_else(|| {
             format!("jwt returned by distributed claim endpoint {endpoint:?} did not contain claim: {claim}")
@@ -151,62 +187,88 @@ impl ClaimResolver {
             None | Some("") => Credentials::None,
             Some(token) => Credentials::Token(token.to_owned()),
         };
-        let access =
-            Access { authority_pem: self.authority_pem.clone(), credentials, ..Access::to_server(endpoint) };
-        // Reading the CAs of the system takes longer than a worker may be held.
-        let pool = self.pool.clone();
-        let service = spawn_blocking(move || Service::with_purpose(Purpose::OpenId, &access, &pool)).await;
-        let service = service.map_err(|error| error.to_string())?.map_err(|failure| failure.to_string())?;
+        let service = Service::trusting(&self.anchors, &endpoint, credentials, &self.pool);
+        let service = service.map_err(|failure| failure.to_string())?;
         let response = service.get(OIDC_CLAIM_BYTES, OIDC_CLAIM_TIMEOUT).await;
         response.map_err(|failure| format!("error while getting distributed claim JWT: {failure}"))
     }
 
     /// The keys of an issuer, which may still be fetched.
-    async fn keys_of_issuer(&self, rules: &ClaimMapping, issuer: &str) -> Result<Arc<Keys>, String> {
+    fn keys_of_issuer(
+        &self,
+        rules: &ClaimMapping,
+        issuer: &str,
+        endpoint: &str,
+    ) -> Result<IssuerKeys, String> {
         if rules.is_issuer(issuer) {
-            return Ok(Arc::clone(&self.own_keys));
+            return Ok(IssuerKeys { keys: Arc::clone(&self.own_keys), issuer: None });
         }
-        if let Some(keys) = self.known_keys(issuer) {
-            return Ok(keys);
+        let untrusted = |reason: &str| format!("verifying untrusted issuer {issuer} failed: {reason}");
+        // Also for issuers whose keys are known: one endpoint must not speak for the issuer of another.
+        if !is_same_origin(issuer, endpoint) {
+            return Err(untrusted("it is neither the provider nor at the https host of the endpoint"));
         }
-        if !issuer.starts_with("https://") {
-            return Err(format!("verifying untrusted issuer {issuer} failed: it is not an https URL"));
+        let mut issuers = self.issuers.lock();
+        let known = issuers.iter_mut().find(|(known, _)| known.name == issuer);
+        if let Some((known, used)) = known {
+            *used = self.clock.moment();
+            return Ok(Arc::clone(known).into());
         }
         let keys = Arc::new(Keys::new(self.clock.clone()));
-        let (issuer_rules, pem) = (rules.for_issuer(issuer), self.authority_pem.clone());
-        let (provider_keys, pool) = (Arc::clone(&keys), self.pool.clone());
-        let provider = spawn_blocking(move || Provider::new(&issuer_rules, pem, provider_keys, &pool)).await;
-        let provider = provider
-            .map_err(|error| error.to_string())?
-            .map_err(|reason| format!("verifying untrusted issuer {issuer} failed: {reason}"))?;
-        // Another request may have been faster.
-        if let Some(keys) = self.known_keys(issuer) {
-            return Ok(keys);
-        }
+        let (issuer_rules, anchors) = (rules.for_issuer(issuer), self.anchors.clone());
+        let provider = Provider::new(&issuer_rules, anchors, Arc::clone(&keys), &self.pool);
+        let provider = provider.map_err(|reason| untrusted(&reason))?.bound_to_host();
         let added = Arc::new(ClaimIssuer {
             name: issuer.to_owned(),
-            keys: Arc::clone(&keys),
+            keys,
+            has_verified: AtomicBool::new(false),
             _task: AbortOnDropHandle::new(actix::spawn(provider.run())),
         });
-        let removed = {
-            let mut issuers = self.issuers.lock();
-            let oldest =
-                issuers.iter().enumerate().min_by_key(|(_, (_, used))| *used).map(|(index, _)| index);
-            let removed = oldest.filter(|_| issuers.len() >= OIDC_CLAIM_ISSUERS);
-            let removed = removed.map(|index| issuers.swap_remove(index));
-            issuers.push((added, self.clock.moment()));
-            removed
-        };
-        drop(removed);
-        Ok(keys)
+        // An issuer that may prove worthless takes no place of one that has verified claims.
+        let (has_room, evicted) = make_room(&mut issuers, |issuer| !issuer.has_verified());
+        if has_room {
+            issuers.push((Arc::clone(&added), self.clock.moment()));
+        }
+        drop(issuers);
+        drop(evicted);
+        Ok(added.into())
     }
 
-    fn known_keys(&self, issuer: &str) -> Option<Arc<Keys>> {
+    /// Keeps an issuer that has verified a claim.
+    fn keep_verified(&self, issuer: Arc<ClaimIssuer>) {
+        if issuer.has_verified.swap(true, Ordering::Relaxed) {
+            return;
+        }
         let mut issuers = self.issuers.lock();
-        let (known, used) = issuers.iter_mut().find(|(known, _)| known.name == issuer)?;
-        *used = self.clock.moment();
-        Some(Arc::clone(&known.keys))
+        if issuers.iter().any(|(known, _)| known.name == issuer.name) {
+            return;
+        }
+        let (_, evicted) = make_room(&mut issuers, |_| true);
+        issuers.push((issuer, self.clock.moment()));
+        drop(issuers);
+        drop(evicted);
     }
+}
+
+impl ClaimIssuer {
+    fn has_verified(&self) -> bool {
+        self.has_verified.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether there is room for another issuer, and the issuer that made room for it: of those that may go, one that has verified nothing,
+/// or else the one that was used longest ago.
+fn make_room(
+    issuers: &mut Vec<(Arc<ClaimIssuer>, Moment)>,
+    may_go: impl Fn(&ClaimIssuer) -> bool,
+) -> (bool, Option<Arc<ClaimIssuer>>) {
+    if issuers.len() < OIDC_CLAIM_ISSUERS {
+        return (true, None);
+    }
+    let candidates = issuers.iter().enumerate().filter(|(_, (issuer, _))| may_go(issuer));
+    let first = candidates.min_by_key(|(_, (issuer, used))| (issuer.has_verified(), *used));
+    let evicted = first.map(|(index, _)| index).map(|index| issuers.swap_remove(index).0);
+    (evicted.is_some(), evicted)
 }
 
 #[cfg(test)]

@@ -7,13 +7,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::Uri;
 use jsonwebtoken::jwk::Jwk;
 use openssl::x509::X509;
-use pilothouse_client::kubeconfig::Access;
-use pilothouse_client::upstream::pool::{Pool, Purpose};
-use pilothouse_client::webhook::Service;
+use pilothouse_client::kubeconfig::Credentials;
+use pilothouse_client::upstream::pool::Pool;
+use pilothouse_client::webhook::{Service, TrustAnchors};
 use serde::Deserialize;
-use tokio::task::spawn_blocking;
 
 use super::keys::Keys;
 use super::rules::ClaimMapping;
@@ -42,8 +42,10 @@ struct JwkSet {
 pub struct Provider {
     issuer: String,
     algorithms: Vec<Algorithm>,
-    /// The CAs to verify it with, as PEM; `None` for those of the system.
-    authority_pem: Option<Vec<u8>>,
+    /// The CAs to verify it with.
+    anchors: TrustAnchors,
+    /// Whether its keys must be where the issuer is.
+    is_bound_to_host: bool,
     keys: Arc<Keys>,
     /// The connections of this server.
     pool: Arc<Pool>,
@@ -57,32 +59,30 @@ impl Provider {
     /// A provider whose documents are fetched once it runs.
     pub fn new(
         rules: &ClaimMapping,
-        authority_pem: Option<Vec<u8>>,
+        anchors: TrustAnchors,
         keys: Arc<Keys>,
         pool: &Arc<Pool>,
     ) -> Result<Provider, String> {
-        if let Some(pem) = &authority_pem {
-            let certificates =
-                X509::stack_from_pem(pem).map_err(|error| format!("--oidc-ca-file: {error}"))?;
-            if certificates.is_empty() {
-                return Err(
-                    "--oidc-ca-file: data does not contain any valid RSA or ECDSA certificates".to_owned()
-                );
-            }
-        }
         let issuer = rules.issuer.clone();
         let default_url = || format!("{}{CONFIGURATION_PATH}", issuer.strip_suffix('/').unwrap_or(&issuer));
         let url = rules.discovery.clone().unwrap_or_else(default_url);
         Ok(Provider {
-            metadata: service(&url, authority_pem.as_ref(), pool)?,
+            metadata: service(&url, &anchors, pool)?,
             pool: pool.clone(),
             issuer,
             algorithms: rules.algorithms.clone(),
-            authority_pem,
+            anchors,
+            is_bound_to_host: false,
             keys,
             jwks: None,
             document_timeout: OIDC_DOCUMENT_TIMEOUT,
         })
+    }
+
+    /// Accepts only keys that are published where the issuer is: for an issuer that nobody has configured, whose document could
+    /// otherwise have this server call any address.
+    pub fn bound_to_host(self) -> Provider {
+        Provider { is_bound_to_host: true, ..self }
     }
 
     /// Keeps the keys up to date until it is dropped.
@@ -152,11 +152,13 @@ impl Provider {
                 metadata.jwks_uri
             ));
         }
-        let (authority_pem, pool) = (self.authority_pem.clone(), self.pool.clone());
-        // Reading the CAs of the system takes longer than a worker may be held.
-        spawn_blocking(move || service(&metadata.jwks_uri, authority_pem.as_ref(), &pool))
-            .await
-            .map_err(|error| error.to_string())?
+        if self.is_bound_to_host && !is_same_origin(&metadata.jwks_uri, &self.issuer) {
+            return Err(format!(
+                "oidc: the keys of {:?} are published elsewhere, at {:?}",
+                self.issuer, metadata.jwks_uri
+            ));
+        }
+        service(&metadata.jwks_uri, &self.anchors, &self.pool)
     }
 
     async fn document(&self, service: &Service) -> Result<Vec<u8>, String> {
@@ -164,9 +166,32 @@ impl Provider {
     }
 }
 
-fn service(url: &str, authority_pem: Option<&Vec<u8>>, pool: &Arc<Pool>) -> Result<Service, String> {
-    let access = Access { authority_pem: authority_pem.cloned(), ..Access::to_server(url) };
-    Service::with_purpose(Purpose::OpenId, &access, pool).map_err(|failure| failure.to_string())
+/// The CAs of a provider, as PEM; `None` for those of the system.
+pub fn trust_anchors(authority_pem: Option<Vec<u8>>) -> Result<TrustAnchors, String> {
+    if let Some(pem) = &authority_pem {
+        let certificates = X509::stack_from_pem(pem).map_err(|error| format!("--oidc-ca-file: {error}"))?;
+        if certificates.is_empty() {
+            return Err(
+                "--oidc-ca-file: data does not contain any valid RSA or ECDSA certificates".to_owned()
+            );
+        }
+    }
+    TrustAnchors::load(authority_pem).map_err(|failure| failure.to_string())
+}
+
+fn service(url: &str, anchors: &TrustAnchors, pool: &Arc<Pool>) -> Result<Service, String> {
+    Service::trusting(anchors, url, Credentials::None, pool).map_err(|failure| failure.to_string())
+}
+
+/// Whether two https URLs are about the same host and port.
+pub(super) fn is_same_origin(url: &str, other: &str) -> bool {
+    /// The port of https.
+    const DEFAULT_PORT: u16 = 443;
+    let origin = |url: &str| {
+        let uri: Uri = url.parse().ok().filter(|uri: &Uri| uri.scheme_str() == Some("https"))?;
+        Some((uri.host()?.to_ascii_lowercase(), uri.port_u16().unwrap_or(DEFAULT_PORT)))
+    };
+    origin(url).is_some_and(|url| Some(url) == origin(other))
 }
 
 /// The usable keys of a JSON Web Key Set.

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::distributed::ClaimResolver;
+use super::provider::trust_anchors;
 use super::rules::Claims;
 use super::{ClaimMapping, Keys, OpenIdTokens, Provider};
 use crate::auth::jwt::Token;
@@ -92,9 +93,10 @@ impl Providers {
         jwt: Option<Jwt>,
     ) -> Result<RunningProvider, String> {
         let keys = Arc::new(Keys::new(self.clock.clone()));
-        let provider = Provider::new(&rules, authority_pem.clone(), keys.clone(), &self.pool)?;
+        let anchors = trust_anchors(authority_pem)?;
+        let provider = Provider::new(&rules, anchors.clone(), keys.clone(), &self.pool)?;
         let latency = Some(self.metrics.authentication.latency(&rules.issuer));
-        let resolver = ClaimResolver::new(keys.clone(), authority_pem, self.clock.clone(), self.pool.clone());
+        let resolver = ClaimResolver::new(keys.clone(), anchors, self.clock.clone(), self.pool.clone());
         Ok(RunningProvider {
             jwt,
             tokens: OpenIdTokens::new(rules, keys.clone(), resolver, self.clock.clone(), latency),

@@ -1,4 +1,5 @@
 use std::rc::Rc;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -8,14 +9,19 @@ use jsonwebtoken::jwk::Jwk;
 use openssl::hash::MessageDigest;
 use openssl::pkey::PKey;
 use pilothouse_client::upstream::pool::Pool;
+use pilothouse_client::webhook::TrustAnchors;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::provider::trust_anchors;
 use super::test_provider::{ISSUER, NOW, Signer, TestProvider, TestResponse, claims, flags};
 use super::*;
 use crate::auth::jwt::tests::private_key;
 use crate::auth::jwt::{Algorithm, KeySet, VerifyingKey};
 use crate::limits::OIDC_REFETCHES;
+
+/// Read once: there are verifiers in loops.
+static SYSTEM_ANCHORS: LazyLock<TrustAnchors> = LazyLock::new(|| trust_anchors(None).unwrap());
 
 const ALL: &str = "--oidc-signing-algs=RS256,RS384,RS512,ES256,ES384,ES512,PS256,PS384,PS512";
 
@@ -23,11 +29,11 @@ const ALL: &str = "--oidc-signing-algs=RS256,RS384,RS512,ES256,ES384,ES512,PS256
 pub(super) fn open_id_tokens(
     rules: ClaimMapping,
     keys: Arc<Keys>,
-    authority_pem: Option<Vec<u8>>,
+    anchors: TrustAnchors,
     clock: &Clock,
 ) -> OpenIdTokens {
     let pool = Pool::new(Clock::system());
-    let resolver = ClaimResolver::new(keys.clone(), authority_pem, clock.clone(), pool);
+    let resolver = ClaimResolver::new(keys.clone(), anchors, clock.clone(), pool);
     OpenIdTokens::new(rules, keys, resolver, clock.clone(), None)
 }
 
@@ -47,7 +53,7 @@ fn offline_verifier(more: &[&str], signers: &[&Signer]) -> (OpenIdTokens, Clock)
     let keys = Arc::new(Keys::new(clock.clone()));
     keys.begin_attempt();
     keys.end_attempt(Some(key_set));
-    (open_id_tokens(rules, keys, None, &clock), clock)
+    (open_id_tokens(rules, keys, SYSTEM_ANCHORS.clone(), &clock), clock)
 }
 
 fn credentials(token: &str) -> Credentials {
@@ -228,13 +234,13 @@ fn verifier_with_provider(provider_stub: &TestProvider) -> (Rc<OpenIdTokens>, Cl
     let keys = Arc::new(Keys::new(clock.clone()));
     let provider = Provider::new(
         &rules,
-        Some(provider_stub.authority_pem.clone()),
+        trust_anchors(Some(provider_stub.authority_pem.clone())).unwrap(),
         keys.clone(),
         &Pool::new(Clock::system()),
     )
     .unwrap();
     actix::spawn(provider.run());
-    (Rc::new(open_id_tokens(rules, keys, None, &clock)), clock)
+    (Rc::new(open_id_tokens(rules, keys, SYSTEM_ANCHORS.clone(), &clock)), clock)
 }
 
 fn token(provider_stub: &TestProvider, signer: &Signer, user: &str) -> String {

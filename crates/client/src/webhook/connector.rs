@@ -18,7 +18,7 @@ use crate::upstream::Stream;
 use crate::upstream::pool::{Origin, Purpose};
 
 /// The TLS context. `identity_pem` is the client certificate and its key.
-fn context(access: &Access, identity_pem: Option<&IdentityPem>) -> Result<SslContext, ErrorStack> {
+pub(super) fn context(access: &Access, identity_pem: Option<&IdentityPem>) -> Result<SslContext, ErrorStack> {
     let trusted = match &access.authority_pem {
         _ if access.insecure => TrustedCas::Anybody,
         Some(pem) => TrustedCas::Authorities(X509::stack_from_pem(pem)?),
@@ -63,8 +63,21 @@ impl Connector {
         server: HostPort,
         access: &Access,
     ) -> Result<Connector, String> {
+        Connector::with_context(purpose, secure, server, access, || {
+            context(access, access.identity_pem.as_ref())
+        })
+    }
+
+    /// The same with TLS contexts of the caller.
+    fn with_context(
+        purpose: Purpose,
+        secure: bool,
+        server: HostPort,
+        access: &Access,
+        context: impl Fn() -> Result<SslContext, ErrorStack>,
+    ) -> Result<Connector, String> {
         let tls = |host: &str| -> Result<TlsPeer, String> {
-            let context = context(access, access.identity_pem.as_ref()).map_err(|error| error.to_string())?;
+            let context = context().map_err(|error| error.to_string())?;
             let identity = tls_identity(access, host, access.identity_pem.as_ref());
             Ok(TlsPeer { context, verifies: !access.insecure, identity })
         };
@@ -90,6 +103,15 @@ impl Connector {
 
     /// The server of this kubeconfig, and its URL.
     pub(crate) fn for_access(purpose: Purpose, access: &Access) -> Result<(Uri, Connector), String> {
+        Connector::for_access_with(purpose, access, || context(access, access.identity_pem.as_ref()))
+    }
+
+    /// [`Connector::for_access`] with a context of the caller.
+    pub(super) fn for_access_with(
+        purpose: Purpose,
+        access: &Access,
+        context: impl Fn() -> Result<SslContext, ErrorStack>,
+    ) -> Result<(Uri, Connector), String> {
         let server = &access.server;
         let uri: Uri = server.parse().map_err(|error| format!("{server}: {error}"))?;
         let secure = match uri.scheme_str() {
@@ -99,7 +121,7 @@ impl Connector {
         };
         let Some(host) = uri.host() else { return Err(format!("{server}: no host")) };
         let address = HostPort::new(host, uri.port_u16().unwrap_or(if secure { 443 } else { 80 }));
-        let connector = Connector::new(purpose, secure, address, access)?;
+        let connector = Connector::with_context(purpose, secure, address, access, context)?;
         Ok((uri, connector))
     }
 

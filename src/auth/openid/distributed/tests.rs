@@ -8,9 +8,10 @@ use pilothouse_types::clock::{Clock, Timestamp};
 use pilothouse_types::identity::Credentials;
 use serde_json::{Value, json};
 
+use super::super::provider::trust_anchors;
 use super::super::test_provider::{NOW, Signer, TestProvider, TestResponse, claims, flags};
 use super::super::tests::open_id_tokens;
-use super::super::{OpenIdTokens, Provider, Shared};
+use super::super::{OIDC_CLAIM_FAILURE_TTL, OpenIdTokens, Provider, Shared};
 use super::*;
 use crate::limits::OIDC_TOKEN_CACHE_TTL;
 
@@ -21,11 +22,11 @@ async fn verifier(providers: &[&TestProvider]) -> (Rc<OpenIdTokens>, Clock) {
     let rules = ClaimMapping::new(&flags(&providers[0].issuer, &more)).unwrap();
     let keys = Arc::new(Keys::new(clock.clone()));
     let pem: Vec<u8> = providers.iter().flat_map(|provider| provider.authority_pem.clone()).collect();
-    let provider =
-        Provider::new(&rules, Some(pem.clone()), keys.clone(), &Pool::new(Clock::system())).unwrap();
+    let anchors = trust_anchors(Some(pem)).unwrap();
+    let provider = Provider::new(&rules, anchors.clone(), keys.clone(), &Pool::new(Clock::system())).unwrap();
     actix::spawn(provider.run());
     keys.wait_until_available().await;
-    (Rc::new(open_id_tokens(rules, keys, Some(pem), &clock)), clock)
+    (Rc::new(open_id_tokens(rules, keys, anchors, &clock)), clock)
 }
 
 async fn verify(verifier: &OpenIdTokens, token: &str) -> Verification {
@@ -121,8 +122,15 @@ async fn distributed_groups_that_cannot_be_verified_refuse_the_token() {
         (TestResponse::Document("{}".to_owned()), "malformed token"),
         (signed(&signer, json!({"groups": ["a"], "aud": "d"})), "expected audience"),
         (signed(&signer, json!({"groups": ["a"], "exp": NOW - 1})), "token is expired"),
-        (signed(&signer, json!({"groups": ["a"], "iss": "http://a.test"})), "not an https URL"),
-        (signed(&signer, json!({"groups": ["a"], "iss": "https://127.0.0.1:1"})), "verifier not initialized"),
+        (
+            signed(&signer, json!({"groups": ["a"], "iss": stub.issuer.replace("https:", "http:")})),
+            "neither the provider nor",
+        ),
+        (signed(&signer, json!({"groups": ["a"], "iss": "https://127.0.0.1:1"})), "neither the provider nor"),
+        (
+            signed(&signer, json!({"groups": ["a"], "iss": format!("{}/none", stub.issuer)})),
+            "verifier not initialized",
+        ),
         (signed(&signer, json!({"other": ["a"]})), "did not contain claim: groups"),
         (signed(&signer, json!({"groups": 7})), "neither a string nor a list"),
         (signed(&unknown, json!({"groups": ["a"]})), "failed to verify signature"),
@@ -193,17 +201,97 @@ async fn waiting_token_uses_the_result_of_an_equal_one() {
 }
 
 #[actix::test]
-async fn issuers_of_claims_are_bounded() {
+async fn issuer_elsewhere_than_its_endpoint_is_not_asked_for_keys() {
+    const METADATA: &str = "/.well-known/openid-configuration";
+    let (signer, inside_signer) = (Signer::fresh(), Signer::fresh());
+    let stub = TestProvider::open(&[&signer]).await;
+    // A server that only this server reaches, with the claims that an attacker wants.
+    let inside = TestProvider::open(&[&inside_signer]).await;
+    let hostile = TestProvider::open(&[&signer]).await;
+    let (verifier, _) = verifier(&[&stub, &inside, &hostile]).await;
+    let endpoint = format!("{}/groups", hostile.issuer);
+    let refused_for = async |reason_part: &str| {
+        let token = distributed_token(&stub.issuer, &signer, &json!({"endpoint": endpoint}));
+        let verdict = verify(&verifier, &token).await;
+        assert!(reason(&verdict).contains(reason_part), "{reason_part}: {verdict:?}");
+    };
+    let claim_token = inside_signer.sign(&claims(&inside.issuer, &json!({"groups": ["admins"]})));
+    hostile.respond("/groups", TestResponse::Document(claim_token));
+    refused_for("neither the provider nor at the https host of the endpoint").await;
+    assert_eq!(inside.count_of(METADATA), 0, "nobody asked");
+
+    // Nor does the document of an issuer lead elsewhere.
+    let metadata = json!({"issuer": hostile.issuer, "jwks_uri": format!("{}/keys", inside.issuer)});
+    hostile.respond(METADATA, TestResponse::Document(metadata.to_string()));
+    let claim_token = inside_signer.sign(&claims(&hostile.issuer, &json!({"groups": ["admins"]})));
+    hostile.respond("/groups", TestResponse::Document(claim_token));
+    refused_for("verifier not initialized").await;
+    assert!(hostile.count_of(METADATA) > 0);
+    assert_eq!(inside.key_requests.get(), 0, "nobody asked");
+}
+
+#[actix::test]
+async fn token_whose_claims_cannot_be_resolved_causes_one_call_for_some_time() {
+    let (signer, unknown) = (Signer::fresh(), Signer::fresh());
+    let stub = TestProvider::open(&[&signer]).await;
+    let (verifier, clock) = verifier(&[&stub]).await;
+    let endpoint = format!("{}/groups", stub.issuer);
+    let document = |signer: &Signer, changes: Value| {
+        TestResponse::Document(signer.sign(&claims(&stub.issuer, &changes)))
+    };
+    let responses = [
+        TestResponse::Status(500),
+        document(&unknown, json!({"groups": ["a"]})),
+        document(&signer, json!({"groups": 7})),
+    ];
+    for response in responses {
+        let calls = stub.count_of("/groups");
+        stub.respond("/groups", response);
+        let token = distributed_token(&stub.issuer, &signer, &json!({"endpoint": endpoint}));
+        let first = verify(&verifier, &token).await;
+        assert_eq!(verify(&verifier, &token).await, first);
+        assert_eq!(stub.count_of("/groups"), calls + 1, "{first:?}");
+        stub.respond("/groups", document(&signer, json!({"groups": ["a"]})));
+        assert_eq!(verify(&verifier, &token).await, first, "for a while");
+        clock.advance(OIDC_CLAIM_FAILURE_TTL);
+        assert_eq!(groups(&verify(&verifier, &token).await), ["oidc:a"], "not for good");
+    }
+}
+
+#[actix::test]
+async fn issuers_of_claims_are_bounded_and_those_that_have_verified_stay() {
     let stub = TestProvider::open(&[&Signer::fresh()]).await;
     let (verifier, clock) = verifier(&[&stub]).await;
     let Shared { resolver, rules, .. } = &*verifier.0;
-    for index in 0..OIDC_CLAIM_ISSUERS + 4 {
+    let issuer_name = |name: &str| format!("https://127.0.0.1:1/{name}");
+    let use_issuer = |name: &str| {
         clock.advance(Duration::from_millis(1));
-        let issuer = format!("https://127.0.0.1:1/{index}");
-        let keys = resolver.keys_of_issuer(rules, &issuer).await.unwrap();
-        assert!(Arc::ptr_eq(&keys, &resolver.keys_of_issuer(rules, &issuer).await.unwrap()));
+        let used = resolver.keys_of_issuer(rules, &issuer_name(name), "https://127.0.0.1:1/groups").unwrap();
+        used.issuer.expect("it is not the provider")
+    };
+    let is_kept =
+        |name: &str| resolver.issuers.lock().iter().any(|(issuer, _)| issuer.name == issuer_name(name));
+    for name in ["good", "better"] {
+        let issuer = use_issuer(name);
+        assert!(Arc::ptr_eq(&issuer, &use_issuer(name)), "its keys are fetched once");
+        resolver.keep_verified(issuer);
+    }
+    // A flood of issuers that never verify anything.
+    for index in 0..4 * OIDC_CLAIM_ISSUERS {
+        use_issuer(&index.to_string());
     }
     assert_eq!(resolver.issuers.lock().len(), OIDC_CLAIM_ISSUERS);
-    assert!(resolver.known_keys("https://127.0.0.1:1/3").is_none(), "used longest ago");
-    assert!(resolver.known_keys("https://127.0.0.1:1/4").is_some());
+    assert!(is_kept("good") && is_kept("better"));
+    assert!(!is_kept("0") && is_kept(&(4 * OIDC_CLAIM_ISSUERS - 1).to_string()), "used longest ago first");
+
+    // If all have verified claims, only another such issuer replaces one.
+    for index in 0..OIDC_CLAIM_ISSUERS {
+        resolver.keep_verified(use_issuer(&format!("verified-{index}")));
+    }
+    assert!(!is_kept("good"), "it was used longest ago");
+    let newcomer = use_issuer("newcomer");
+    assert!(!is_kept("newcomer") && is_kept("verified-0"));
+    resolver.keep_verified(newcomer);
+    assert!(is_kept("newcomer") && !is_kept("verified-0"));
+    assert_eq!(resolver.issuers.lock().len(), OIDC_CLAIM_ISSUERS);
 }

@@ -12,8 +12,13 @@ fn rules(stub: &TestProvider) -> ClaimMapping {
 
 fn provider(stub: &TestProvider, authority_pem: Option<Vec<u8>>) -> (Provider, Arc<Keys>) {
     let keys = Arc::new(Keys::new(Clock::manual(Timestamp(1))));
-    let mut provider =
-        Provider::new(&rules(stub), authority_pem, keys.clone(), &Pool::new(Clock::system())).unwrap();
+    let mut provider = Provider::new(
+        &rules(stub),
+        trust_anchors(authority_pem).unwrap(),
+        keys.clone(),
+        &Pool::new(Clock::system()),
+    )
+    .unwrap();
     provider.document_timeout = Duration::from_millis(500);
     (provider, keys)
 }
@@ -102,15 +107,14 @@ async fn openid_discovery_url_may_differ_from_issuer() {
     let mut rules = rules(&stub);
     rules.discovery = Some(format!("{}/inside", stub.issuer));
     let keys = Arc::new(Keys::new(Clock::manual(Timestamp(1))));
-    let mut provider =
-        Provider::new(&rules, Some(stub.authority_pem.clone()), keys.clone(), &Pool::new(Clock::system()))
-            .unwrap();
+    let (anchors, pool) =
+        (trust_anchors(Some(stub.authority_pem.clone())).unwrap(), Pool::new(Clock::system()));
+    let mut provider = Provider::new(&rules, anchors.clone(), keys.clone(), &pool).unwrap();
     provider.attempt().await.unwrap();
     assert_eq!(keys.key_set().unwrap().keys().len(), 1);
     // The document must still name the issuer of the tokens.
     stub.respond("/inside", discovery(&format!("{}/inside", stub.issuer)));
-    let mut provider =
-        Provider::new(&rules, Some(stub.authority_pem.clone()), keys, &Pool::new(Clock::system())).unwrap();
+    let mut provider = Provider::new(&rules, anchors, keys, &pool).unwrap();
     assert!(provider.attempt().await.unwrap_err().contains("issuer did not match"));
 }
 
@@ -124,9 +128,7 @@ async fn openid_provider_certificate_is_verified() {
         assert!(error.contains("failed to verify certificate"), "{error}");
     }
     for (pem, expected) in [("", "does not contain any valid"), ("no PEM", "does not contain any valid")] {
-        let keys = Arc::new(Keys::new(Clock::manual(Timestamp(1))));
-        let refused =
-            Provider::new(&rules(&stub), Some(pem.into()), keys, &Pool::new(Clock::system())).err().unwrap();
+        let refused = trust_anchors(Some(pem.into())).err().unwrap();
         assert!(refused.contains(expected), "{pem}: {refused}");
     }
 }
@@ -147,4 +149,22 @@ fn unusable_openid_keys_are_skipped() {
     let parsed = key_set(json!({"keys": many}).to_string().as_bytes(), &Algorithm::ALL).unwrap();
     assert_eq!(parsed.keys().len(), OIDC_KEYS);
     assert_eq!(key_set(br#"{"keys":[]}"#, &Algorithm::ALL).unwrap().keys().len(), 0);
+}
+
+#[test]
+fn urls_have_the_same_origin_if_host_and_port_are_equal() {
+    for (url, other, expected) in [
+        ("https://a.test/x", "https://A.test:443/y?z", true),
+        ("https://a.test:8443", "https://a.test:8443/groups", true),
+        ("https://a.test:8443", "https://a.test/groups", false),
+        ("https://a.test", "https://b.test", false),
+        ("https://a.test", "https://a.test.b.test", false),
+        ("https://a.test@b.test", "https://a.test", false),
+        ("http://a.test:443", "https://a.test", false),
+        ("http://a.test", "http://a.test", false),
+        ("", "", false),
+        ("no url", "no url", false),
+    ] {
+        assert_eq!(is_same_origin(url, other), expected, "{url} {other}");
+    }
 }
