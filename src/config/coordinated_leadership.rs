@@ -14,8 +14,8 @@ const MIN_LEASE_DURATION: Duration = Duration::from_secs(1);
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Coordinated leader election")]
 pub struct CoordinatedLeadership {
-    /// With the gate CoordinatedLeaderElection: how long servers on the same etcd wait for a renewal of the lease leader-election-controller
-    /// before another one takes over.
+    /// With the gate CoordinatedLeaderElection: how long servers on the same etcd wait for a renewal of the lease
+    /// leader-election-controller before another one takes over.
     #[arg(long, default_value = "15s", value_parser = go_duration, value_name = "DURATION")]
     pub coordinated_leadership_lease_duration: Duration,
     /// How long the server that holds this lease goes on if it cannot renew it. A server alone with its file renews it as often.

@@ -4,8 +4,8 @@ use std::str::FromStr;
 
 use clap::Args;
 
-/// How many recent events are in memory, beside the bounds of their bytes and of their age. Whoever watches from an older revision is served
-/// from the log (the engine redb). Where there is none, the events of the last 75 seconds stay in any case.
+/// How many recent events are in memory, beside the bounds of their bytes and of their age. Whoever watches from an older revision is
+/// served from the log (the engine redb). Where there is none, the events of the last 75 seconds stay in any case.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Storage")]
 pub struct WatchCache {

@@ -24,7 +24,7 @@ use pilothouse_types::object::{Key, Object, Revision, TypeName};
 
 use crate::registry::Origin;
 
-pub use self::candidate::Candidate;
+pub use self::candidate::{Candidate, TICK};
 use self::candidate::{ELECTION_DURATION, parse_micro_time};
 use self::election::{Election, LeaseState, Step, next_step};
 use super::attempts;

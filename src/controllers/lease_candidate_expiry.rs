@@ -9,15 +9,13 @@ use pilothouse_types::clock::Clock;
 use pilothouse_types::object::{Key, Object};
 
 use super::client::{Client, ObjectRef};
-use super::coordinated_election::Candidate;
+use super::coordinated_election::{Candidate, TICK};
 use super::object_meta::ObjectMeta;
 use super::per_object::PerObject;
 use super::queue::Outcome;
 
 /// The name in health checks and metrics.
 pub const NAME: &str = "leasecandidate-garbage-collector";
-/// A time has passed only after its last microsecond.
-const TICK: Duration = Duration::from_millis(1);
 
 /// Deletes LeaseCandidates.
 pub struct CandidateExpiry {

@@ -109,7 +109,8 @@ impl RequestMetrics {
         Ok(RequestMetrics {
             sli_durations: registry.histograms(
                 "apiserver_request_sli_duration_seconds",
-                "How long requests took without their time in the queues of this server and in webhooks, by verb, group, version, resource, subresource, scope and component.",
+                "How long requests took without their time in the queues of this server and in webhooks, \
+                 by verb, group, version, resource, subresource, scope and component.",
                 &without_dry_run,
                 &SLI_SECONDS,
             )?,
@@ -372,8 +373,8 @@ impl Meter {
         self.metrics.requests.aborts.with_label_values(&labels).inc();
     }
 
-    /// Counts a completed request, once. One without a class, such as an unauthenticated one, is not counted. `size`: the bytes of the body of
-    /// the response, if it has an end.
+    /// Counts a completed request, once. One without a class, such as an unauthenticated one, is not counted. `size`: the bytes of the
+    /// body of the response, if it has an end.
     pub fn end(&self, sample: &Sample, now: Moment, code: u16, size: Option<u64>) {
         let Some((mut class, resource)) = sample.class_and_resource.take() else { return };
         class.code = code;

@@ -239,7 +239,7 @@ impl Services {
         }
     }
 
-    /// Frees an address in the records, after its IPAddress was removed.
+    /// Frees an address in the record of its range: after its IPAddress was removed, if there are such objects.
     async fn release_record(&self, address: IpAddr) {
         if let Some(record) = self.address_record(address) {
             record.release(address).await;

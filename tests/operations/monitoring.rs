@@ -202,7 +202,7 @@ fn rules_alerts_and_dashboards_find_what_they_ask_for() {
     let dashboard = dashboard();
     let own = panel_queries(&dashboard);
     assert!(own.len() >= 18, "{own:?}");
-    // Without backups there is no age of one, and without pressure on memory nobody is refused.
+    // Without backups there is no age of one.
     let is_empty_here = |query: &&String| query.contains("pilothouse_backup_");
     queries.extend(own.iter().filter(|query| !is_empty_here(query)).cloned());
     queries.extend(own.iter().flat_map(|query| metric_names(query)));

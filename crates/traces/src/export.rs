@@ -133,7 +133,7 @@ impl Exporter {
         }
     }
 
-    /// Waits, but not after the queue was closed.
+    /// Waits, but at most [`FIRST_PAUSE`] after the queue was closed.
     async fn pause(&self, pause: Duration) {
         let mut rest = pause;
         while !rest.is_zero() && !self.queue.is_closed() {

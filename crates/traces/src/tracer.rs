@@ -163,7 +163,7 @@ mod tests {
     /// The span of a request, and the `traceparent` that is passed on.
     fn trace(rate: u32, parent: Option<&str>, is_trusted: bool) -> (Option<Span>, Option<String>) {
         let (sink, clock) = (Arc::new(Collected::default()), Clock::manual(Timestamp(5)));
-        // Of such an id, one half lies below and one above half a million.
+        // The part of an id that decides is then 63/255 of its largest value.
         let random = || [0x3f; RANDOM_BYTES];
         let tracer = Tracer::new(rate, clock.clone(), random, sink.clone());
         let incoming = IncomingContext::read(parent, &["a=1"], &[]);
@@ -198,8 +198,8 @@ mod tests {
 
     #[test]
     fn the_rate_chooses_among_requests_without_a_parent() {
-        // Of a million ids, 247,055 or so are below 0x3f3f..
-        for (rate, is_traced) in [(0, false), (247_000, false), (248_000, true), (1_000_000, true)] {
+        // 63/255 of a million are 247,059.
+        for (rate, is_traced) in [(0, false), (247_058, false), (247_059, true), (1_000_000, true)] {
             assert_eq!(trace(rate, None, true).0.is_some(), is_traced, "{rate}");
             assert_eq!(trace(rate, Some("nonsense"), true).0.is_some(), is_traced, "{rate}");
         }

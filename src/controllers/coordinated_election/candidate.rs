@@ -13,6 +13,9 @@ pub const ELECTION_DURATION: Duration = Duration::from_secs(5);
 /// How long a candidate that does not renew itself stays one.
 pub const CANDIDATE_LIFETIME: Duration = Duration::from_secs(30 * 60);
 
+/// A time has passed only after its last microsecond: the times of leases and candidates are no finer.
+pub const TICK: Duration = Duration::from_micros(1);
+
 /// A candidate.
 #[derive(Clone, Debug)]
 pub struct Candidate {

@@ -7,7 +7,7 @@ use pilothouse_apimachinery::value::Value;
 use pilothouse_types::clock::Timestamp;
 
 use super::super::lease::micro_time;
-use super::candidate::Candidate;
+use super::candidate::{Candidate, TICK};
 
 /// The strategy by which this server elects: the candidate that emulates the oldest version leads, so that no component is newer than
 /// its leader expects. Strategies of other names belong to other controllers.
@@ -16,8 +16,6 @@ pub const OLDEST_EMULATION_VERSION: &str = "OldestEmulationVersion";
 const FIRST_LEASE_SECONDS: i64 = 5;
 /// Candidates that have not renewed themselves for so long are asked whether they still exist.
 const STALE_AFTER: Duration = Duration::from_secs(15 * 60);
-/// A time has passed only after its last microsecond.
-const TICK: Duration = Duration::from_millis(1);
 
 /// What a lease says now.
 #[derive(Clone, Debug)]

@@ -57,7 +57,7 @@ impl TraceInProgress {
     ) {
         let trace = match &worker.shared.traces.tracing {
             Tracing::Off => return,
-            // Nothing but writes calls a webhook. Reads should not even look for headers.
+            // Few reads call a webhook: those of objects that it converts, and an exec by GET. The others should not look for headers.
             Tracing::PassedOn if request.method().is_safe() => return,
             Tracing::PassedOn => incoming(request).pass_on(),
             Tracing::Recorded(tracer) => {

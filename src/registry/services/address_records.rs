@@ -1,8 +1,9 @@
-//! The records of cluster IPs that servers of one etcd share, beside the IPAddress objects.
+//! The records of cluster IPs. Servers of one etcd share them; a server alone with its file keeps one only without IPAddress objects.
 //!
-//! Release 1.33 of the reference still keeps them, unless its feature gate `DisableAllocatorDualWrite` is on: it takes an address in the
-//! record before it creates the IPAddress. An address that only has its IPAddress would be refused to clients of such a server by an
-//! error. The IPAddress decides who has an address; a record that is wrong costs attempts, and is repaired.
+//! Release 1.33 of the reference still keeps them beside the IPAddress objects, unless its feature gate `DisableAllocatorDualWrite` is
+//! on: it takes an address in the record before it creates the IPAddress. An address that only has its IPAddress would be refused to
+//! clients of such a server by an error. There the IPAddress decides who has an address; a record that is wrong costs attempts, and is
+//! repaired. Without the gate `MultiCIDRServiceAllocator` there are no such objects, and the record decides alone.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! Who counts the calls of webhooks.
+//! Calls of webhooks are counted: an observer is told of each one when it has ended.
 
 use std::sync::Arc;
 use std::time::Duration;
