@@ -24,15 +24,15 @@ type MeasureQueues = Box<dyn Fn() -> Vec<QueueDepth> + Send + Sync>;
 
 /// The actors and queues that can be asked. Cheap to clone.
 #[derive(Clone, Default)]
-pub struct ActivityRegistry(Arc<Known>);
+pub struct ActivityRegistry(Arc<Registered>);
 
 #[derive(Default)]
-struct Known {
-    actors: Lock<Vec<KnownActor>>,
+struct Registered {
+    actors: Lock<Vec<RegisteredActor>>,
     queues: Lock<Vec<MeasureQueues>>,
 }
 
-struct KnownActor {
+struct RegisteredActor {
     kind: &'static str,
     name: String,
     /// Weak: who wants to know what it does keeps no actor alive.
@@ -47,8 +47,8 @@ impl ActivityRegistry {
         A::Context: ToEnvelope<A, Describe>,
     {
         let mut actors = self.0.actors.lock();
-        actors.retain(|known| known.actor.upgrade().is_some_and(|actor| actor.connected()));
-        actors.push(KnownActor { kind, name: name.into(), actor: actor.downgrade().recipient() });
+        actors.retain(|registered| registered.actor.upgrade().is_some_and(|actor| actor.connected()));
+        actors.push(RegisteredActor { kind, name: name.into(), actor: actor.downgrade().recipient() });
     }
 
     /// Adds queues that belong to no actor.
@@ -59,9 +59,9 @@ impl ActivityRegistry {
     /// The actors that have not ended.
     fn living(&self) -> Vec<(&'static str, String, Recipient<Describe>)> {
         let actors = self.0.actors.lock();
-        let living = actors.iter().filter_map(|known| {
-            let actor = known.actor.upgrade().filter(|actor| actor.connected())?;
-            Some((known.kind, known.name.clone(), actor))
+        let living = actors.iter().filter_map(|registered| {
+            let actor = registered.actor.upgrade().filter(|actor| actor.connected())?;
+            Some((registered.kind, registered.name.clone(), actor))
         });
         living.collect()
     }

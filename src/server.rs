@@ -63,8 +63,7 @@ impl Server {
         let edge = Edge::new(listener, tls.clone(), &config, clock.clone());
         let egress = config.egress.selector(&clock);
         let egress = egress.map_err(|error| StartError::flag("--egress-selector-config-file")(&error))?;
-        let routes =
-            Routes::of_process().map_err(|error| StartError::part("outgoing connections")(&error))?;
+        let routes = Routes::from_env().map_err(|error| StartError::part("outgoing connections")(&error))?;
         let routes = Routes { egress, ..routes };
         let pool = Pool::with_routes(clock.clone(), routes);
         let connections = edge.connections();

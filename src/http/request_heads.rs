@@ -105,7 +105,7 @@ enum Position {
     /// In a body, so many bytes before its end.
     Body(u64),
     /// Where nothing is changed any more.
-    Anywhere,
+    PassThrough,
     /// After a refused request: nothing is passed on.
     Refused,
 }
@@ -124,7 +124,7 @@ impl RequestHeads {
         let mut passed = 0;
         while let Some(rest) = input.get(passed..).filter(|rest| !rest.is_empty()) {
             match self.following {
-                Position::Anywhere => return input.len(),
+                Position::PassThrough => return input.len(),
                 Position::Refused => return passed,
                 Position::Body(left) => passed += self.pass_body(left, rest.len()),
                 Position::Head if matches!(rest[0], b'\r' | b'\n') => passed += 1,
@@ -146,7 +146,7 @@ impl RequestHeads {
     pub(super) fn push(&mut self, mut input: &[u8], out: &mut Vec<u8>) {
         while !input.is_empty() {
             match self.following {
-                Position::Anywhere => return out.extend_from_slice(input),
+                Position::PassThrough => return out.extend_from_slice(input),
                 Position::Refused => return,
                 Position::Body(left) => {
                     let (body, rest) = input.split_at(self.pass_body(left, input.len()));
@@ -181,7 +181,7 @@ impl RequestHeads {
         let is_bare = has_bare_line_feed_after(&self.held, self.searched);
         self.searched = self.held.len();
         if is_bare {
-            self.following = Position::Anywhere;
+            self.following = Position::PassThrough;
             out.append(&mut std::mem::take(&mut self.held));
         } else if self.held.len() > REQUEST_HEAD_BYTES {
             self.held = Vec::new();
@@ -210,7 +210,7 @@ impl RequestHeads {
         self.following = match following(head) {
             Following::HeadAfter(0) => Position::Head,
             Following::HeadAfter(length) => Position::Body(length),
-            Following::Unknown => Position::Anywhere,
+            Following::Unknown => Position::PassThrough,
         };
     }
 

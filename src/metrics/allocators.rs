@@ -7,20 +7,20 @@ use prometheus::{DEFAULT_BUCKETS, HistogramVec, IntCounter, IntCounterVec, IntGa
 use super::registration::{MetricRegistry, Result};
 use super::remove_stale;
 
-/// Who has chosen an address or a port.
+/// Who has chosen an address or a port: the label `scope` of the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Choice {
+pub enum AllocationScope {
     /// The client.
     Static,
     /// The allocator.
     Dynamic,
 }
 
-impl Choice {
+impl AllocationScope {
     fn label(self) -> &'static str {
         match self {
-            Choice::Static => "static",
-            Choice::Dynamic => "dynamic",
+            AllocationScope::Static => "static",
+            AllocationScope::Dynamic => "dynamic",
         }
     }
 }
@@ -137,16 +137,16 @@ impl AllocatorMetrics {
     }
 
     /// Counts the allocation of an address of a range.
-    pub fn count_address(&self, range: &str, choice: Choice, is_allocated: bool, elapsed: Duration) {
+    pub fn count_address(&self, range: &str, scope: AllocationScope, is_allocated: bool, elapsed: Duration) {
         let counters = if is_allocated { &self.addresses } else { &self.address_errors };
-        counters.with_label_values(&[range, choice.label()]).inc();
+        counters.with_label_values(&[range, scope.label()]).inc();
         self.durations.with_label_values(&[range]).observe(elapsed.as_secs_f64());
     }
 
     /// Counts the allocation of a port.
-    pub fn count_port(&self, choice: Choice, is_allocated: bool) {
+    pub fn count_port(&self, scope: AllocationScope, is_allocated: bool) {
         let counters = if is_allocated { &self.ports } else { &self.port_errors };
-        counters.with_label_values(&[choice.label()]).inc();
+        counters.with_label_values(&[scope.label()]).inc();
     }
 
     /// Counts an address that is not as it should be.
@@ -192,13 +192,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn allocations_are_counted_by_range_and_choice() {
+    fn allocations_are_counted_by_range_and_scope() {
         let registry = prometheus::Registry::new();
         let allocators = AllocatorMetrics::new(&MetricRegistry::new(&registry)).unwrap();
-        allocators.count_address("10.0.0.0/24", Choice::Dynamic, true, Duration::from_millis(20));
-        allocators.count_address("10.0.0.0/24", Choice::Static, false, Duration::from_millis(20));
-        allocators.count_port(Choice::Static, true);
-        allocators.count_port(Choice::Dynamic, false);
+        allocators.count_address("10.0.0.0/24", AllocationScope::Dynamic, true, Duration::from_millis(20));
+        allocators.count_address("10.0.0.0/24", AllocationScope::Static, false, Duration::from_millis(20));
+        allocators.count_port(AllocationScope::Static, true);
+        allocators.count_port(AllocationScope::Dynamic, false);
         let ranges = |names: &[&str]| -> Vec<(String, RangeUse)> {
             names.iter().map(|name| ((*name).to_owned(), RangeUse { allocated: 2, available: 252 })).collect()
         };

@@ -167,31 +167,53 @@ impl Assemble for Assembly {
 /// The budgets of memory, among them that of the connections that are open already.
 fn memory_budgets(context: &StartContext) -> Result<MemoryBudgets, StartError> {
     let memory = MemoryBudgets::new(&context.config.limits, &context.clock)?;
-    memory.observe()?;
+    memory.start_sampling()?;
     context.connections.set_memory_budget(memory.connections.clone());
     Ok(memory)
 }
 
+/// What all other parts are built on: the objects, and what counts and bounds the work on them.
+struct Foundation {
+    registry: Arc<Registry>,
+    metrics: Arc<Metrics>,
+    memory: MemoryBudgets,
+    encryption: Option<Arc<Encryption>>,
+    opened: OpenStorage,
+    indexes: Arc<LiveIndexes>,
+}
+
+impl Foundation {
+    async fn open(context: &StartContext, gates: &FeatureGates) -> Result<Foundation, StartError> {
+        let registry = Arc::new(Registry::builtin().map_err(|error| StartError::part(BUILTIN)(&error))?);
+        let metrics = metrics(context, gates)?;
+        context.pool.set_observer(Arc::new(metrics.outgoing.clone()));
+        let memory = memory_budgets(context)?;
+        let encryption = encryption::load(context, &metrics)?;
+        let windows = memory.windows.clone();
+        let opened = storage::open(context, &registry, windows, encryption.clone(), &metrics).await?;
+        let indexes = Arc::new(LiveIndexes::new(opened.storage.directory.clone(), registry.clone()));
+        Ok(Foundation { registry, metrics, memory, encryption, opened, indexes })
+    }
+}
+
+/// The parts, each after those that it needs: storage, who may do what, what workers share, addresses, admission.
 async fn parts(
     context: &StartContext,
     extra_controllers: Vec<ExtraController>,
 ) -> Result<ServerParts, StartError> {
     let (config, gates) = (&context.config, context.config.gates());
-    let registry = Arc::new(Registry::builtin().map_err(|error| StartError::part(BUILTIN)(&error))?);
     let catalog = shared_state::catalog(config)?;
-    let metrics = metrics(context, &gates)?;
-    context.pool.observe(Arc::new(metrics.outgoing.clone()));
-    let memory = memory_budgets(context)?;
-    let encryption = encryption::load(context, &metrics)?;
-    let OpenStorage { storage, shared_types, etcd_logs, etcd_thread } =
-        storage::open(context, &registry, memory.windows.clone(), encryption.clone(), &metrics).await?;
-    let indexes = Arc::new(LiveIndexes::new(storage.directory.clone(), registry.clone()));
+    let Foundation { registry, metrics, memory, encryption, opened, indexes } =
+        Foundation::open(context, &gates).await?;
+    let OpenStorage { storage, shared_types, etcd_logs, etcd_thread } = opened;
     let builtin =
         Builtins::new(&catalog, &context.address.to_string(), shared_state::openapi_contents(config));
+
     let controllers = ControllerSetup::new(context, extra_controllers)?;
     let peer_records = peers::records(context, &etcd_logs, controllers.identity());
     let (auth, token_metadata) =
         AuthSetup::open(context, &storage, &indexes, &metrics, controllers.uses()).await?;
+
     let load = Arc::new(LoadStats::default());
     let inputs = SharedInputs {
         storage: &storage,
@@ -207,12 +229,14 @@ async fn parts(
         token_metadata,
     };
     let shared = Arc::new(shared_state::shared(context, catalog, inputs).await?);
+
     let (addresses, holdings) = Addresses::open(context, &storage, &etcd_logs, &registry).await?;
     let loopback = loopback(context, &shared, &registry);
     let admission =
         admission_settings::settings(context, &storage, &indexes, &registry, shared.clone(), &loopback)
             .await?;
     shared.health.steps.complete(start_hooks::ADMISSION);
+
     let parts = ServerParts {
         context: context.clone(),
         gates,
@@ -265,7 +289,7 @@ fn metrics(context: &StartContext, gates: &FeatureGates) -> Result<Arc<Metrics>,
         .and_then(|metrics| metrics.with_exposition(exposition))
         .map_err(|error| StartError::part("metrics")(&error))?;
     let observer: Arc<dyn DialObserver> = Arc::new(metrics.egress.clone());
-    context.pool.routes().egress.observe(&observer);
+    context.pool.routes().egress.set_observer(&observer);
     let features = gates.all().map(|(name, stage, is_enabled)| (name, stage.word(), is_enabled)).collect();
     let config = &context.config;
     let metrics = metrics.with_features(features).with_store_file(storage::file(config));

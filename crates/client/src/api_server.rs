@@ -93,7 +93,7 @@ impl ApiServer {
             uri,
             access,
             connector,
-            pool: Pool::with_routes(Clock::system(), Routes::of_process().map_err(Failure::Settings)?),
+            pool: Pool::with_routes(Clock::system(), Routes::from_env().map_err(Failure::Settings)?),
         })
     }
 

@@ -62,8 +62,8 @@ impl EgressSelector {
     }
 
     /// Tells an observer of every connection through a proxy from now on. Only the first observer is told.
-    pub fn observe(&self, observer: &Arc<dyn DialObserver>) {
-        self.dialers.values().for_each(|dialer| dialer.observe(observer));
+    pub fn set_observer(&self, observer: &Arc<dyn DialObserver>) {
+        self.dialers.values().for_each(|dialer| dialer.set_observer(observer));
     }
 }
 

@@ -45,8 +45,8 @@ pub struct ProxyHop {
 
 impl Routes {
     /// Those of the environment, without an egress selector. The error names the variable that cannot be used.
-    pub fn of_process() -> Result<Routes, String> {
-        let environment = ProxyEnvironment::of_process()?;
+    pub fn from_env() -> Result<Routes, String> {
+        let environment = ProxyEnvironment::from_env()?;
         Ok(Routes { egress: EgressSelector::default(), environment })
     }
 

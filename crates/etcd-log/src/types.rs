@@ -15,10 +15,10 @@ use pilothouse_types::object::{Key, TypeName};
 use crate::convert::from_etcd;
 
 /// The types. See the module documentation.
-pub struct Types(ArcSwap<Known>);
+pub struct Types(ArcSwap<TypeTable>);
 
 #[derive(Clone)]
-struct Known {
+struct TypeTable {
     layout: KeyLayout,
     resources: HashMap<TypeName, Arc<Resource>>,
 }
@@ -29,7 +29,7 @@ impl Types {
         let stored = builtin.resources().iter().filter_map(|resource| Some((resource.stored()?, resource)));
         let resources =
             stored.map(|(stored, resource)| (stored.store.clone(), Arc::clone(resource))).collect();
-        Types(ArcSwap::from_pointee(Known { layout: KeyLayout::new(prefix, builtin), resources }))
+        Types(ArcSwap::from_pointee(TypeTable { layout: KeyLayout::new(prefix, builtin), resources }))
     }
 
     /// Adds a custom type, or replaces it by its new definition. Returns false if its keys could be those of another type.
@@ -38,7 +38,7 @@ impl Types {
         let mut is_added = false;
         // Others may add and remove types at the same time: then it is done again to what they have made.
         self.0.rcu(|known| {
-            let mut known = Known::clone(known);
+            let mut known = TypeTable::clone(known);
             is_added = known.layout.add(resource);
             if is_added {
                 known.resources.insert(stored.store.clone(), Arc::clone(resource));
@@ -51,7 +51,7 @@ impl Types {
     /// Removes a custom type.
     pub fn remove(&self, type_name: &TypeName) {
         self.0.rcu(|known| {
-            let mut known = Known::clone(known);
+            let mut known = TypeTable::clone(known);
             known.layout.remove(type_name);
             known.resources.remove(type_name);
             known

@@ -17,6 +17,7 @@ use futures::FutureExt as _;
 use futures::future::LocalBoxFuture;
 use pilothouse_actors::fair_queuing::level::Rejection;
 use pilothouse_actors::permit::Permit;
+use pilothouse_api::catalog::resource::Resource;
 use pilothouse_api::path::{Request, Target};
 use pilothouse_apimachinery::query::{self, Query};
 use pilothouse_apimachinery::status::Result;
@@ -30,7 +31,6 @@ use super::connect::forward::ForwardedRequest;
 use super::connect::other_servers;
 use super::metered_body::RequestInProgress;
 use super::render::{self, Context, PLAIN_TEXT};
-use super::request_trace::TraceInProgress;
 use super::resource::{self, ResourceRequest};
 use super::worker::Worker;
 use super::{
@@ -100,7 +100,7 @@ fn options(request: &HttpRequest, query: &Query) -> RequestOptions {
     RequestOptions { dry_run: query.get("dryRun") == Some("All"), is_apply }
 }
 
-/// What few requests need has a boxed future, so that it does not add to the size of the others.
+/// Takes a request through the filters, in the reference's order, and then to what serves it.
 async fn serve(
     worker: &Rc<Worker>,
     request: &HttpRequest,
@@ -110,99 +110,145 @@ async fn serve(
     limit: Duration,
 ) -> Result<HttpResponse> {
     let RequestInProgress { sample, trace, .. } = in_progress;
-    let authentication = filters::authenticate(worker, request, &context.warnings);
-    let caller = in_filter(worker, trace, Filter::Authentication, authentication).await?;
+    let chain = FilterChain { worker, request, context, in_progress, limit };
+    let caller = chain.authenticate().await?;
     let path = query::decode_path(request.uri().path());
     let query = Query::parse(request.query_string());
     let parse = |path| Request::parse(request.method().as_str(), path, &query);
     let parsed = path.as_ref().map_err(Clone::clone).and_then(|path| parse(path));
     trace.begin(worker, request, (context, sample.began()), &caller, parsed.as_ref().ok());
-    if let Ok(parsed) = &parsed {
-        let opening = audit::open(worker, request, context, &caller, parsed);
-        if let Some(refusal) = in_filter(worker, trace, Filter::Audit, opening).await {
-            return Ok(refusal);
-        }
+    if let Ok(parsed) = &parsed
+        && let Some(refusal) = chain.open_audit(&caller, parsed).await
+    {
+        return Ok(refusal);
     }
-    let impersonation = impersonate(worker, request, context, caller);
-    let identity = in_filter(worker, trace, Filter::Impersonation, impersonation).await?;
+    let user = chain.impersonate(caller).await?;
     let (parsed, path) = (parsed?, path.as_deref().unwrap_or_default());
     let resource =
         parsed.resource().and_then(|path_info| worker.served().catalog.resource_at(path_info).cloned());
     sample.note(&parsed, resource.as_ref(), options(request, &query));
     let info =
-        RequestInfo { user: &identity, path, request: &parsed, resource: resource.as_deref(), query: &query };
-    let permit = match wait_for_turn(worker, &info, context, in_progress, limit).await {
+        RequestInfo { user: &user, path, request: &parsed, resource: resource.as_deref(), query: &query };
+    let permit = match chain.wait_for_turn(&info).await {
         Ok(permit) => permit.traced(trace.trace().clone()),
         Err(refusal) => return Ok(render::too_many_requests(refusal.retry_after)),
     };
-    let authorization = filters::authorize(worker, request, &identity, &parsed, &query);
-    let authorized = in_filter(worker, trace, Filter::Authorization, authorization).await;
-    authorized.inspect_err(|_| sample.forget())?;
-    let resource = match resource {
-        None => Box::pin(established::find_once_served(worker, &parsed, &permit)).await?,
-        found => found,
-    };
-    if let Some(server) = other_servers::route(worker, request, &parsed, path, resource.as_ref()).await? {
-        let is_watch = parsed.verb == Verb::Watch;
-        let (user, audit_id, permit) = (&*identity, context.audit_id(), &permit);
-        let forwarded = ForwardedRequest { path, user, is_watch, audit_id, permit };
-        return Box::pin(other_servers::pass(worker, request, payload, server, &forwarded)).await;
-    }
-    match &parsed.target {
-        Target::NonResource(path) => {
-            Box::pin(serve_path(worker, request, payload, context, path, &query)).await
-        }
-        // No handler is registered for such a path, though authorization parses it as a resource.
-        Target::Resource(_) if path.starts_with("//") => Ok(render::page_not_found()),
-        Target::Resource(path_info) => {
-            let resource_request = ResourceRequest {
-                worker,
-                http: request,
-                context,
-                path_info,
-                verb: parsed.verb,
-                path,
-                query: &query,
-                user: &identity,
-                permit,
-                deadline: sample.began().plus(limit),
-                sample,
-            };
-            resource::serve(resource_request, resource, payload).await
-        }
-    }
+    chain.authorize(&info).await?;
+    chain
+        .dispatch(payload, Admitted { path, parsed: &parsed, query: &query, user: &user, permit }, resource)
+        .await
 }
 
-/// Passes a filter, and counts how long that took.
-async fn in_filter<T>(
-    worker: &Worker,
-    trace: &TraceInProgress,
-    filter: Filter,
-    passing: impl Future<Output = T>,
-) -> T {
-    let clock = &worker.backend.clock;
-    let began = clock.moment();
-    let result = passing.await;
-    let took = clock.elapsed(began);
-    worker.shared.metrics.requests.note_filter(filter, took);
-    trace.note(filter.label(), began, took);
-    result
-}
-
-/// Waits in the queue of the request.
-async fn wait_for_turn(
-    worker: &Worker,
-    info: &RequestInfo<'_>,
-    context: &Context,
-    RequestInProgress { sample, trace, .. }: &RequestInProgress,
+/// The filters of one request.
+struct FilterChain<'a> {
+    worker: &'a Rc<Worker>,
+    request: &'a HttpRequest,
+    context: &'a Context,
+    in_progress: &'a RequestInProgress,
+    /// How long the request may take.
     limit: Duration,
-) -> std::result::Result<Permit, Rejection> {
-    let clock = &worker.backend.clock;
-    let began = clock.moment();
-    let admission = filters::admit_to_queue(worker, info, context, limit);
-    let admitted = in_filter(worker, trace, Filter::Queue, admission).await;
-    sample.exclude(clock.elapsed(began));
-    admitted.inspect_err(|_| sample.terminate())
+}
+
+/// A request that has passed all filters.
+struct Admitted<'a> {
+    path: &'a str,
+    parsed: &'a Request<'a>,
+    query: &'a Query<'a>,
+    user: &'a Arc<Identity>,
+    permit: Permit,
+}
+
+impl FilterChain<'_> {
+    async fn authenticate(&self) -> Result<Arc<Identity>> {
+        let authentication = filters::authenticate(self.worker, self.request, &self.context.warnings);
+        self.pass(Filter::Authentication, authentication).await
+    }
+
+    /// Begins the audit of the request. Returns the refusal if it cannot be audited.
+    async fn open_audit(&self, caller: &Arc<Identity>, parsed: &Request<'_>) -> Option<HttpResponse> {
+        let opening = audit::open(self.worker, self.request, self.context, caller, parsed);
+        self.pass(Filter::Audit, opening).await
+    }
+
+    /// The user as whom the caller acts.
+    async fn impersonate(&self, caller: Arc<Identity>) -> Result<Arc<Identity>> {
+        let impersonation = impersonate(self.worker, self.request, self.context, caller);
+        self.pass(Filter::Impersonation, impersonation).await
+    }
+
+    /// Waits in the queue of the request.
+    async fn wait_for_turn(&self, info: &RequestInfo<'_>) -> std::result::Result<Permit, Rejection> {
+        let (clock, sample) = (&self.worker.backend.clock, &self.in_progress.sample);
+        let began = clock.moment();
+        let admission = filters::admit_to_queue(self.worker, info, self.context, self.limit);
+        let admitted = self.pass(Filter::Queue, admission).await;
+        sample.exclude(clock.elapsed(began));
+        admitted.inspect_err(|_| sample.terminate())
+    }
+
+    async fn authorize(&self, info: &RequestInfo<'_>) -> Result<()> {
+        let authorization =
+            filters::authorize(self.worker, self.request, info.user, info.request, info.query);
+        let authorized = self.pass(Filter::Authorization, authorization).await;
+        authorized.inspect_err(|_| self.in_progress.sample.forget())
+    }
+
+    /// Passes a filter, and counts how long that took.
+    async fn pass<T>(&self, filter: Filter, passing: impl Future<Output = T>) -> T {
+        let clock = &self.worker.backend.clock;
+        let began = clock.moment();
+        let result = passing.await;
+        let took = clock.elapsed(began);
+        self.worker.shared.metrics.requests.note_filter(filter, took);
+        self.in_progress.trace.note(filter.label(), began, took);
+        result
+    }
+
+    /// Has an admitted request served: by another server, or here. What few requests need has a boxed future, so that it does not add
+    /// to the size of the others.
+    async fn dispatch(
+        &self,
+        payload: Payload,
+        admitted: Admitted<'_>,
+        resource: Option<Arc<Resource>>,
+    ) -> Result<HttpResponse> {
+        let FilterChain { worker, request, context, in_progress: RequestInProgress { sample, .. }, limit } =
+            *self;
+        let Admitted { path, parsed, query, user, permit } = admitted;
+        let resource = match resource {
+            None => Box::pin(established::find_once_served(worker, parsed, &permit)).await?,
+            found => found,
+        };
+        if let Some(server) = other_servers::route(worker, request, parsed, path, resource.as_ref()).await? {
+            let is_watch = parsed.verb == Verb::Watch;
+            let (user, audit_id, permit) = (&**user, context.audit_id(), &permit);
+            let forwarded = ForwardedRequest { path, user, is_watch, audit_id, permit };
+            return Box::pin(other_servers::pass(worker, request, payload, server, &forwarded)).await;
+        }
+        match &parsed.target {
+            Target::NonResource(path) => {
+                Box::pin(serve_path(worker, request, payload, context, path, query)).await
+            }
+            // No handler is registered for such a path, though authorization parses it as a resource.
+            Target::Resource(_) if path.starts_with("//") => Ok(render::page_not_found()),
+            Target::Resource(path_info) => {
+                let resource_request = ResourceRequest {
+                    worker,
+                    http: request,
+                    context,
+                    path_info,
+                    verb: parsed.verb,
+                    path,
+                    query,
+                    user,
+                    permit,
+                    deadline: sample.began().plus(limit),
+                    sample,
+                };
+                resource::serve(resource_request, resource, payload).await
+            }
+        }
+    }
 }
 
 /// The user as whom the caller acts, which the audit log names, too.

@@ -22,7 +22,7 @@ use super::claim::{Claim, PendingClaim};
 use super::node_ports::PortError;
 use super::record_repair::to_status;
 use super::{ADDRESSES, Services};
-use crate::metrics::allocators::Choice;
+use crate::metrics::allocators::AllocationScope;
 use crate::pki::random;
 use crate::registry::write_hooks::WriteEnd;
 
@@ -169,15 +169,23 @@ impl Services {
                 Some(address_text) => {
                     let taken = self.take_chosen(&address_text, &open.owner, permit).await;
                     let chosen = addresses::parse(&address_text);
-                    self.count_address(Choice::Static, chosen, None, taken.is_ok(), began, permit).await;
+                    self.count_address(AllocationScope::Static, chosen, None, taken.is_ok(), began, permit)
+                        .await;
                     (address_text, taken?)
                 }
                 None => {
                     let family = family(service, index)?;
                     let taken = self.take_any_address(family, &open.owner, permit).await;
                     let found = taken.as_ref().ok().copied();
-                    self.count_address(Choice::Dynamic, found, Some(family), taken.is_ok(), began, permit)
-                        .await;
+                    self.count_address(
+                        AllocationScope::Dynamic,
+                        found,
+                        Some(family),
+                        taken.is_ok(),
+                        began,
+                        permit,
+                    )
+                    .await;
                     let address = taken?;
                     (address.to_string(), address)
                 }

@@ -16,7 +16,7 @@ use super::node_ports::PortError;
 use super::record_repair::PortFaultKind;
 use super::repair::Finding;
 use super::{ADDRESSES, RANGES, Services};
-use crate::metrics::allocators::{Choice, RangeUse, RepairFault};
+use crate::metrics::allocators::{AllocationScope, RangeUse, RepairFault};
 
 /// Addresses that are compared with the ranges before the worker's other requests get a turn.
 const ADDRESSES_PER_TURN: usize = 1_024;
@@ -60,7 +60,7 @@ impl Services {
     /// Counts the allocation of an address that the client has chosen, or of any of a family.
     pub(super) async fn count_address(
         &self,
-        choice: Choice,
+        scope: AllocationScope,
         address: Option<IpAddr>,
         family: Option<Family>,
         is_allocated: bool,
@@ -77,7 +77,7 @@ impl Services {
         };
         // One outside of all ranges is the fault of the client, and was not tried.
         if let Some(range) = range {
-            metrics.allocators.count_address(&range.to_string(), choice, is_allocated, elapsed);
+            metrics.allocators.count_address(&range.to_string(), scope, is_allocated, elapsed);
         }
     }
 
@@ -97,17 +97,19 @@ impl Services {
         allocated: &std::result::Result<Vec<u16>, PortError>,
     ) {
         let Some(metrics) = &self.metrics else { return };
-        let choice = |request: &NodePortRequest| {
-            if request.wanted.is_some() { Choice::Static } else { Choice::Dynamic }
+        let scope = |request: &NodePortRequest| {
+            if request.wanted.is_some() { AllocationScope::Static } else { AllocationScope::Dynamic }
         };
         match allocated {
-            Ok(_) => requests.iter().for_each(|request| metrics.allocators.count_port(choice(request), true)),
+            Ok(_) => requests.iter().for_each(|request| metrics.allocators.count_port(scope(request), true)),
             Err(PortError::Refused(refusal)) => {
-                let refused = requests.get(refusal.index).map_or(Choice::Dynamic, choice);
+                let refused = requests.get(refusal.index).map_or(AllocationScope::Dynamic, scope);
                 metrics.allocators.count_port(refused, false);
             }
             Err(PortError::Record(_) | PortError::Ended) => {
-                metrics.allocators.count_port(requests.first().map_or(Choice::Dynamic, choice), false);
+                metrics
+                    .allocators
+                    .count_port(requests.first().map_or(AllocationScope::Dynamic, scope), false);
             }
         }
     }

@@ -90,7 +90,7 @@ impl MemoryBudgets {
     }
 
     /// Measures the process from now on, if it has a limit. On a thread of its own: it must not wait behind those that allocate.
-    pub(super) fn observe(&self) -> Result<(), StartError> {
+    pub(super) fn start_sampling(&self) -> Result<(), StartError> {
         if self.ledger.limit().is_none() {
             return Ok(());
         }

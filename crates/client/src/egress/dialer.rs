@@ -83,7 +83,7 @@ impl TunnelDialer {
         Ok(Some(TunnelDialer { proxy, clock: clock.clone(), observer: OnceLock::new() }))
     }
 
-    pub(super) fn observe(&self, observer: &Arc<dyn DialObserver>) {
+    pub(super) fn set_observer(&self, observer: &Arc<dyn DialObserver>) {
         // Another one is there already.
         let _ignored = self.observer.set(observer.clone());
     }

@@ -39,7 +39,7 @@ fn selector(directory: &Path, connection: &str) -> (EgressSelector, Arc<Events>)
     let selector = EgressSelector::read(&path, &Clock::system()).unwrap();
     let events = Arc::<Events>::default();
     let observer: Arc<dyn DialObserver> = events.clone();
-    selector.observe(&observer);
+    selector.set_observer(&observer);
     (selector, events)
 }
 

@@ -43,7 +43,7 @@ enum Exception {
 impl ProxyEnvironment {
     /// The proxies that the environment of this process names. The error names the variable, without its value, which may contain a
     /// password.
-    pub fn of_process() -> Result<ProxyEnvironment, String> {
+    pub fn from_env() -> Result<ProxyEnvironment, String> {
         ProxyEnvironment::read(|name| env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
 

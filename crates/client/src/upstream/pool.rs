@@ -280,7 +280,7 @@ impl Pool {
     }
 
     /// Lets this observer count the calls of webhooks. The first one stays.
-    pub fn observe(&self, observer: Arc<dyn CallObserver>) {
+    pub fn set_observer(&self, observer: Arc<dyn CallObserver>) {
         let _is_observed = self.observer.set(observer);
     }
 
