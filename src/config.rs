@@ -19,6 +19,7 @@ pub mod flag_groups;
 pub mod gates;
 mod gates_table;
 mod gates_without_effect;
+mod log_files;
 pub mod logging;
 mod memory_limit;
 pub mod metrics;
@@ -54,6 +55,7 @@ pub use flag_groups::{
     SigningKeyPart, Storage, TlsVersion, Traces,
 };
 pub use gates::FeatureGates;
+pub use log_files::LogFiles;
 pub use logging::{InfoStream, LogFormat, Logging};
 pub use memory_limit::MemoryLimit;
 pub use metrics::MetricFlags;
@@ -147,6 +149,9 @@ pub struct Config {
     /// Logging.
     #[command(flatten)]
     pub logging: Logging,
+    /// The log files that clients may read.
+    #[command(flatten)]
+    pub log_files: LogFiles,
     /// Traces.
     #[command(flatten)]
     pub tracing: Traces,
@@ -219,6 +224,7 @@ impl Config {
         config.warnings.extend(config.service_accounts.warning());
         config.warnings.extend(config.front_proxy.warnings());
         config.warnings.extend(config.audit.warnings());
+        config.warnings.extend(config.log_files.warning());
         let has_authentication_file = config.authentication.authentication_config.is_some();
         if config.authentication.anonymous_auth && !has_authentication_file && !config.admits_anonymous() {
             let warning =

@@ -34,6 +34,7 @@ mod flowcontrol;
 pub mod http;
 mod limits;
 mod live_index;
+mod log_files;
 pub mod metrics;
 mod peers;
 pub mod pki;

@@ -29,7 +29,6 @@ const fn ineffective(name: &'static str, kind: ValueKind, reason: &'static str) 
 
 /// The flags without effect.
 const INEFFECTIVE: &[Ineffective] = &[
-    ineffective("enable-logs-handler", Bool, "/logs is not served"),
     ineffective("kubelet-read-only-port", Text, "no request goes to that port, in the reference either"),
     ineffective("permit-address-sharing", Bool, "the socket always has SO_REUSEADDR"),
     ineffective("watch-cache", Bool, "objects are always served from memory"),

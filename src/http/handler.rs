@@ -16,6 +16,7 @@ mod established;
 mod filters;
 mod gzip;
 pub mod health;
+mod logs;
 pub mod merged_discovery;
 mod metered_body;
 mod metrics;

@@ -14,6 +14,7 @@ mod emulation;
 mod etcd_flags;
 mod flows;
 mod lifecycle;
+mod log_files;
 mod metrics;
 mod migration;
 mod monitoring;

@@ -35,11 +35,11 @@ pub struct Sources<'a> {
     pub catalog: &'a Catalog,
     /// The custom resources.
     pub custom: &'a [Arc<CustomSchema>],
-    /// The optional contents, by feature gate.
+    /// The contents that depend on flags.
     pub contents: Contents,
 }
 
-/// The optional contents of the documents, by feature gate.
+/// The contents of the documents that depend on flags.
 #[derive(Clone, Copy, Debug)]
 pub struct Contents {
     /// Whether CBOR is one of the encodings.
@@ -48,11 +48,13 @@ pub struct Contents {
     pub allowed_values: bool,
     /// The release that the documents state.
     pub release: MinorVersion,
+    /// Whether the log files of the host are served.
+    pub logs: bool,
 }
 
 impl Default for Contents {
     fn default() -> Contents {
-        Contents { cbor: false, allowed_values: true, release: RELEASE }
+        Contents { cbor: false, allowed_values: true, release: RELEASE, logs: false }
     }
 }
 

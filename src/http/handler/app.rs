@@ -34,8 +34,8 @@ use super::render::{self, Context, PLAIN_TEXT};
 use super::resource::{self, ResourceRequest};
 use super::worker::Worker;
 use super::{
-    actors, audit, backup, cors, deadline, debug_flags, documents, established, filters, health, metrics,
-    openapi, profiling,
+    actors, audit, backup, cors, deadline, debug_flags, documents, established, filters, health, logs,
+    metrics, openapi, profiling,
 };
 
 /// Media type prefix of server-side apply patches.
@@ -307,6 +307,9 @@ async fn serve_path(
     }
     if let Some(response) = health::respond(worker, path, query).await {
         return Ok(response);
+    }
+    if let Some(result) = logs::respond(worker, request, context, path).await {
+        return result;
     }
     if let Some(response) = openapi::respond(worker, request, path, context).await {
         return Ok(response);

@@ -14,7 +14,7 @@ use crate::auth::service_account::metadata::{CONFIGURATION_PATH, KEYS_PATH, Publ
 use super::render::{self, Context, text};
 use super::streamed_body::StreamedBody;
 use super::worker::Worker;
-use super::{established, health};
+use super::{established, health, logs};
 
 /// The version of aggregated discovery.
 const AGGREGATED_VERSION: &str = "v2";
@@ -139,6 +139,7 @@ fn index(worker: &Worker, documents: &Documents) -> HttpResponse {
     let mut paths: Vec<String> =
         others.chain(token_paths.map(str::to_owned)).chain(health::paths(worker)).collect();
     paths.extend(worker.shared.debug.pages.paths().map(str::to_owned));
+    paths.extend(worker.shared.debug.logs.as_ref().map(|_| logs::PATH.to_owned()));
     paths.sort_unstable();
     let body = serde_json::json!({ "paths": paths });
     HttpResponse::Ok().content_type(JSON).body(format!("{body:#}"))

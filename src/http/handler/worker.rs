@@ -27,6 +27,7 @@ use crate::flowcontrol::RequestLimiter;
 use crate::flowcontrol::heavy_pool::HeavyPool;
 use crate::flowcontrol::heavy_pool::costly_calls::CostlyCalls;
 use crate::http::connections::Connections;
+use crate::log_files::LogFiles;
 use crate::metrics::Metrics;
 use crate::metrics::requests::Meter;
 use crate::peers::Peers;
@@ -175,6 +176,8 @@ pub struct DebugSettings {
     pub profiles: Arc<Profiles>,
     /// /statusz and /flagz, if they are served.
     pub pages: DebugPages,
+    /// The log files of this host, if they are served.
+    pub logs: Option<LogFiles>,
 }
 
 /// The Strict-Transport-Security header.

@@ -48,6 +48,7 @@ use crate::http::handler::worker::{
 };
 use crate::limits::STORAGE_PROBE_TIMEOUT;
 use crate::live_index::LiveIndexes;
+use crate::log_files::LogFiles;
 use crate::metrics::Metrics;
 use crate::profiles::Profiles;
 use crate::server::application::{StartContext, StartError};
@@ -81,6 +82,7 @@ pub(super) fn openapi_contents(config: &Config) -> Contents {
         cbor: gates.enabled(CBOR_SERVING_AND_STORAGE),
         allowed_values: gates.enabled(OPENAPI_ENUMS),
         release: config.emulation.release(),
+        logs: config.log_files.enable_logs_handler,
     }
 }
 
@@ -195,6 +197,7 @@ struct StartProgress {
 /// The settings of the debug pages.
 fn debug(context: &StartContext, gates: &FeatureGates, memory: &MemoryBudgets) -> DebugSettings {
     let config = &context.config;
+    let logs = &config.log_files;
     let has_profiles = config.logging.profiling || !config.logging.debug_socket_path.is_empty();
     if config.logging.contention_profiling && has_profiles {
         contention::enable(context.clock.clone());
@@ -207,6 +210,7 @@ fn debug(context: &StartContext, gates: &FeatureGates, memory: &MemoryBudgets) -
             started: gates.enabled(COMPONENT_STATUSZ).then(|| context.clock.now()),
             flags: gates.enabled(COMPONENT_FLAGZ).then(|| debug_pages::flags_page(&config.flags)),
         },
+        logs: logs.enable_logs_handler.then(|| LogFiles::new(logs.log_directory.clone())),
     }
 }
 

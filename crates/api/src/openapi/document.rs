@@ -39,6 +39,7 @@ impl Sources<'_> {
                 names.push(prefix);
             }
         }
+        names.extend(self.contents.logs.then(|| LOGS.to_owned()));
         names.sort();
         names.dedup();
         names
@@ -137,6 +138,9 @@ impl Sources<'_> {
         };
         let mut paths = Paths::new();
         match (root.as_str(), version) {
+            ("/", _) if name == LOGS && self.contents.logs => {
+                paths.extend(log_paths().map(|path| (path.path, path.operations)));
+            }
             ("/", _) | ("/api/", None) => {
                 let matching = NON_RESOURCE_PATHS
                     .iter()
@@ -397,6 +401,24 @@ const NON_RESOURCE_PATHS: [NonResourcePath; 5] = [
         response: NonResourceResponse::Version,
     },
 ];
+
+/// The name of the document about log files, and its tag.
+const LOGS: &str = "logs";
+
+/// The paths of log files. As in the reference, nothing is said of their responses.
+fn log_paths() -> impl Iterator<Item = Path> {
+    let path = |path: &str, id: &str, parameters| {
+        let tag = LOGS.to_owned();
+        let operation =
+            Operation { method: "get", id: id.to_owned(), tag, parameters, ..Operation::default() };
+        Path { path: path.to_owned(), operations: vec![operation] }
+    };
+    [
+        path("/logs/", "logFileListHandler", Vec::new()),
+        path("/logs/{logpath}", "logFileHandler", vec![Parameter::log_path()]),
+    ]
+    .into_iter()
+}
 
 impl NonResourcePath {
     fn paths(&self, sources: &Sources<'_>) -> Vec<Path> {

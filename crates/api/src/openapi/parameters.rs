@@ -57,6 +57,10 @@ impl Parameter {
         Parameter::text("path", ParameterLocation::Path, "path to the resource")
     }
 
+    pub(super) fn log_path() -> Parameter {
+        Parameter::text("logpath", ParameterLocation::Path, "path to the log")
+    }
+
     fn location_name(&self) -> &'static str {
         match self.location {
             ParameterLocation::Path => "path",

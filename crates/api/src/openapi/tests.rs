@@ -348,3 +348,26 @@ fn without_values(value: &mut Value) {
         _ => {}
     }
 }
+
+#[test]
+fn log_files_are_described_where_they_are_served() {
+    let catalog = catalog("");
+    let contents = Contents { logs: true, ..Contents::default() };
+    let served = Sources { contents, ..sources(&catalog) };
+    assert!(served.names().contains(&"logs".to_owned()));
+    let document: Value = serde_json::from_slice(&served.v3("logs").unwrap()).unwrap();
+    let operation = json!({"tags": ["logs"], "operationId": "logFileHandler", "responses": {"401": {"description": "Unauthorized"}}});
+    let parameter = json!({"name": "logpath", "in": "path", "description": "path to the log", "required": true,
+        "schema": {"type": "string", "uniqueItems": true}});
+    assert_eq!(document["paths"]["/logs/{logpath}"], json!({"get": operation, "parameters": [parameter]}));
+    assert_eq!(document["paths"]["/logs/"]["get"]["operationId"], "logFileListHandler");
+    let document: Value = serde_json::from_slice(&served.v2()).unwrap();
+    let mut operation = operation;
+    operation["schemes"] = json!(["https"]);
+    // The name under which the reference shares the parameter.
+    let parameter = json!({"$ref": "#/parameters/logpath-Noq7euwC"});
+    assert_eq!(document["paths"]["/logs/{logpath}"], json!({"get": operation, "parameters": [parameter]}));
+    assert!(
+        sources(&catalog).v3("logs").is_none() && !sources(&catalog).names().contains(&"logs".to_owned())
+    );
+}

@@ -147,6 +147,7 @@ pub const LAYERS: &[Layer] = &[
         allowed: &["limits", "metrics"],
         external: &["fs::", "pilothouse_actors::backup::", "pilothouse_actors::disk_bytes::", "tokio::"],
     },
+    Layer { name: "log_files", allowed: &[], external: &["fs::", "tokio::"] },
     Layer {
         name: "http",
         allowed: &[
@@ -154,6 +155,7 @@ pub const LAYERS: &[Layer] = &[
             "activity",
             "backups",
             "config",
+            "log_files",
             "telemetry",
             "metrics",
             "profiles",
@@ -192,6 +194,7 @@ pub const LAYERS: &[Layer] = &[
             "activity",
             "backups",
             "config",
+            "log_files",
             "metrics",
             "profiles",
             "encryption",
