@@ -33,13 +33,14 @@ pub mod values;
 mod version;
 pub mod watch_cache;
 
+use std::any::TypeId;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use clap::builder::ValueParser;
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap::builder::{OsStringValueParser, TypedValueParser as _, ValueParser};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 pub use admission_file::AdmissionFile;
 pub use audit::Audit;
@@ -206,7 +207,8 @@ impl Config {
         if runs_as_kube_apiserver {
             command = command.mut_arg("controllers", |controllers| controllers.default_value("-*"));
         }
-        let matches = command.try_get_matches_from_mut(arguments)?;
+        let mut matches = command.try_get_matches_from_mut(arguments)?;
+        clear_empty_paths(&command, &mut matches);
         let mut config = Config::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
         let release = version::requested_release(&matches)?;
         config.api.release = release.emulating(config.emulation.release());
@@ -485,8 +487,12 @@ fn command() -> Command {
         .help_template(HELP)
         .before_help(COMMANDS);
     compat::extend(command).mut_args(|arg| {
-        let is_bool_flag = arg.get_value_parser().type_id() == std::any::TypeId::of::<bool>()
-            && matches!(arg.get_action(), clap::ArgAction::Set);
+        if is_path(&arg) {
+            // That of clap refuses an empty one.
+            return arg.value_parser(OsStringValueParser::new().map(PathBuf::from));
+        }
+        let is_bool_flag = arg.get_value_parser().type_id() == TypeId::of::<bool>()
+            && matches!(arg.get_action(), ArgAction::Set);
         if !is_bool_flag {
             return arg;
         }
@@ -496,6 +502,22 @@ fn command() -> Command {
             .value_name("BOOL")
             .value_parser(ValueParser::new(values::go_bool))
     })
+}
+
+/// Whether the value of a flag is one path, and not a list of them.
+fn is_path(arg: &Arg) -> bool {
+    arg.get_value_parser().type_id() == TypeId::of::<PathBuf>() && matches!(arg.get_action(), ArgAction::Set)
+}
+
+/// An empty path means that there is none, as in kube-apiserver: the flag counts as not given.
+fn clear_empty_paths(command: &Command, matches: &mut ArgMatches) {
+    for flag in command.get_arguments().filter(|flag| is_path(flag)) {
+        let id = flag.get_id().as_str();
+        if matches.get_one::<PathBuf>(id).is_some_and(|path| path.as_os_str().is_empty()) {
+            // It exists, because it was just read.
+            let _exists = matches.try_clear_id(id);
+        }
+    }
 }
 
 /// Whether the program was started as `kube-apiserver`, for instance by a test harness. Then two defaults are kube-apiserver's: no

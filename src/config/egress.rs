@@ -1,6 +1,6 @@
 //! The proxies of outgoing connections.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use clap::Args;
 use pilothouse_client::egress::EgressSelector;
@@ -13,15 +13,15 @@ pub struct EgressFlags {
     /// EgressSelectorConfiguration: the proxies, such as konnectivity, through which nodes, pods and services (cluster), webhooks with
     /// a URL or of the operator (controlplane) and etcd are reached. What it does not name is connected to directly.
     #[arg(long, value_name = "FILE")]
-    pub egress_selector_config_file: Option<String>,
+    pub egress_selector_config_file: Option<PathBuf>,
 }
 
 impl EgressFlags {
     /// Reads the file, if there is one.
     pub(crate) fn selector(&self, clock: &Clock) -> Result<EgressSelector, String> {
         match &self.egress_selector_config_file {
-            Some(path) if !path.is_empty() => EgressSelector::read(Path::new(path), clock),
-            _ => Ok(EgressSelector::default()),
+            Some(path) => EgressSelector::read(path, clock),
+            None => Ok(EgressSelector::default()),
         }
     }
 }

@@ -270,6 +270,12 @@ fn without_a_configuration_webhooks_get_the_context_of_the_client() {
 }
 
 #[test]
+fn empty_path_of_a_configuration_means_none() {
+    let flags = ["--tracing-config-file=", "--audit-policy-file=", "--encryption-provider-config="];
+    assert_eq!(Server::with_flags(&flags).admin().get("/readyz").status, 200);
+}
+
+#[test]
 fn bad_configurations_are_refused_at_the_start() {
     let directory = temp_directory();
     let file = directory.path().join("traces.yaml");
