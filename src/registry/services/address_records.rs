@@ -10,12 +10,14 @@ use std::net::IpAddr;
 use actix::Addr;
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::range_allocator::{
-    AllocateItems, ItemRange, ItemRequest, RangeAllocator, RefusalReason, ReleaseItems,
+    AllocateItems, ItemRange, ItemRequest, RangeAllocator, ReadItems, RefusalReason, ReleaseItems,
 };
 use pilothouse_actors::shared_range::RangeError;
 use pilothouse_kinds::services::addresses::AddressRange;
 use pilothouse_types::error::StoreError;
 use pilothouse_types::limits::RANGE_ITEMS;
+
+use crate::metrics::allocators::RangeUse;
 
 /// The IPv6 addresses that a record knows: as many as the reference's.
 const RECORDED_V6_ADDRESSES: u64 = 65_535;
@@ -98,6 +100,13 @@ impl AddressRecord {
         if let Ok(Err(error)) = self.allocator.send(ReleaseItems { items: vec![item] }).await {
             tracing::debug!(%address, %error, "the record of a cluster IP is released by the next repair");
         }
+    }
+
+    /// How many addresses are taken; `None` if nobody can tell.
+    pub(super) async fn range_use(&self) -> Option<RangeUse> {
+        let record = self.allocator.send(ReadItems).await.ok()?.ok()??;
+        let allocated = record.content.allocated.len() as u64;
+        Some(RangeUse { allocated, available: recorded_size(&self.range).saturating_sub(allocated) })
     }
 
     async fn allocate(

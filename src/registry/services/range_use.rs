@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use futures::future::join_all;
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::yield_every::YieldEvery;
 use pilothouse_apimachinery::names;
@@ -24,6 +25,9 @@ const ADDRESSES_PER_TURN: usize = 1_024;
 impl Services {
     /// How many addresses of each range of the cluster are taken; `None` if nobody can tell.
     pub async fn address_use(&self) -> Option<Vec<(String, RangeUse)>> {
+        if !self.has_objects {
+            return self.recorded_use().await;
+        }
         let permit = Permit::none();
         let ranges = self.stores.snapshot(&TypeName::new(RANGES), &permit).await;
         let addresses = self.stores.snapshot(&TypeName::new(ADDRESSES), &permit).await;
@@ -50,6 +54,15 @@ impl Services {
             (range.to_string(), RangeUse { allocated, available })
         };
         Some(counted.into_iter().map(range_use).collect())
+    }
+
+    /// The same by the records of the ranges, where nothing else tells who has an address.
+    async fn recorded_use(&self) -> Option<Vec<(String, RangeUse)>> {
+        let uses = self.address_records.iter().map(async |record| {
+            let range_use = record.range_use().await?;
+            Some((record.range.to_string(), range_use))
+        });
+        join_all(uses).await.into_iter().collect()
     }
 
     /// How many node ports are taken; `None` if nobody can tell.
@@ -138,5 +151,32 @@ impl Services {
     /// Counts a repair that has failed.
     pub fn count_failed_repair(&self) {
         self.metrics.iter().for_each(|metrics| metrics.allocators.count_failed_repair());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pilothouse_actors::shared_range::memory::MemoryRange;
+    use pilothouse_types::object::Key;
+
+    use super::super::testing::start_recording_services;
+    use super::*;
+
+    #[actix_rt::test]
+    async fn addresses_without_objects_are_counted_by_their_record() {
+        let (_storage, services) = start_recording_services(&MemoryRange::default());
+        let counted = async || {
+            let counted = services.address_use().await.unwrap();
+            counted
+                .into_iter()
+                .map(|(range, RangeUse { allocated, available })| (range, allocated, available))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(counted().await, [("10.77.0.0/24".to_owned(), 0, 254)]);
+        let owner = Key::namespaced("n", "x");
+        for _ in 0..3 {
+            services.take_any_address(Family::V4, &owner, &Permit::none()).await.unwrap();
+        }
+        assert_eq!(counted().await, [("10.77.0.0/24".to_owned(), 3, 251)]);
     }
 }

@@ -11,6 +11,7 @@ use pilothouse_actors::engine::memory::Memory;
 use pilothouse_actors::permit::Permit;
 use pilothouse_actors::ports::{PortAllocator, PortPool};
 use pilothouse_actors::range_allocator::{ItemRange, RangeAllocator};
+use pilothouse_actors::shared_range::RangeContent;
 use pilothouse_actors::shared_range::memory::MemoryRange;
 use pilothouse_apimachinery::codec;
 use pilothouse_apimachinery::json;
@@ -48,6 +49,21 @@ pub(super) fn start_sharing_services(
     let range = AddressRange::parse(RANGE).unwrap();
     let record = AddressRecord { range, allocator: allocator(item_range(&range), addresses) };
     let services = services(&storage, NodePorts::Shared(shared)).with_address_records(Arc::new([record]));
+    (storage, Rc::new(services))
+}
+
+/// With ports of its own, and a record of addresses in the place of their objects.
+pub(super) fn start_recording_services(addresses: &MemoryRange) -> (Storage, Rc<Services>) {
+    let storage = start(Box::new(Memory::new()), Options::default()).unwrap();
+    let ports = PortAllocator::new(PortPool::new(30_000, 30_009, []), storage.fatal.clone()).start();
+    let range = AddressRange::parse(RANGE).unwrap();
+    addresses.put(RangeContent { range: RANGE.to_owned(), allocated: std::iter::empty::<usize>().collect() });
+    let allocator =
+        RangeAllocator::new(item_range(&range), Arc::new(addresses.clone()), storage.fatal.clone()).start();
+    let record = AddressRecord { range, allocator };
+    let services = services(&storage, NodePorts::Own(ports))
+        .with_address_records(Arc::new([record]))
+        .with_objects(false);
     (storage, Rc::new(services))
 }
 
