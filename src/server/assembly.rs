@@ -435,7 +435,7 @@ impl Application for RunningServer {
             actix::spawn(reload.run());
             let logging = &self.0.context.config.logging;
             let profiles = &self.0.shared.debug.profiles;
-            *self.0.debug_socket.lock() = DebugSocket::open(&logging.debug_socket_path, profiles);
+            *self.0.debug_socket.lock() = DebugSocket::open(&logging.debug_socket_path, profiles)?;
             let directory = &self.0.shared.health.directory;
             encryption::follow_changes(&self.0.context, self.0.encryption.as_ref(), directory);
             if let Some(schedule) = storage::backup_schedule(&self.0.context.config) {

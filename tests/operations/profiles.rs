@@ -1,7 +1,7 @@
 //! Profiles of a running server, and the socket for operators on its machine.
 
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -194,6 +194,22 @@ fn debug_socket_serves_pages_without_authentication() {
     for target in ["/api/v1/namespaces", "/metrics", "/healthz"] {
         assert!(get(target).starts_with("HTTP/1.1 404"), "{target}");
     }
+    server.stop();
+    assert!(!path.exists());
+}
+
+#[test]
+fn debug_socket_of_a_running_server_is_not_replaced() {
+    let directory = temp_directory();
+    let path = directory.path().join("debug.sock");
+    let flag = format!("--debug-socket-path={}", path.display());
+    let server = Server::with_flags(&[&flag]);
+    assert_eq!(path.symlink_metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    let data = temp_directory();
+    let Err(failure) = Server::try_start_in(data.path(), &[&flag]) else { panic!("it has started") };
+    let expected = format!("--debug-socket-path: another process listens on {}", path.display());
+    assert!(format!("{}{}", failure.stdout, failure.stderr).contains(&expected), "{failure:?}");
+    assert!(request_on_socket(&path, "GET /debug/pprof/", "").starts_with("HTTP/1.1 200"));
     server.stop();
     assert!(!path.exists());
 }
