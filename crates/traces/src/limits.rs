@@ -4,10 +4,15 @@ use std::time::Duration;
 
 /// Bytes of the configuration file.
 pub const CONFIGURATION_BYTES: usize = 1 << 20;
-/// Spans that wait for the collector. What comes when there are so many is dropped and counted. They take some megabytes.
+/// Spans that wait for the collector. What comes when there are so many is dropped and counted.
 pub const WAITING_SPANS: usize = 4_096;
+/// Bytes of memory of the spans that wait: usual ones take a fraction of that, but clients choose texts in them.
+pub const WAITING_BYTES: usize = 8 << 20;
 /// Spans of a message to the collector.
 pub const BATCH_SPANS: usize = 512;
+/// Bytes of memory of those spans, unless a single one takes more. Collectors refuse messages of more than 4 MiB unless they are told to
+/// take them.
+pub const BATCH_BYTES: usize = 2 << 20;
 /// How long spans wait for a full batch.
 pub const BATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the collector may take for a connection.

@@ -1,6 +1,7 @@
 //! The trace of a request: its first span begins with the arrival of the request, and ends with the response. Whether there is a trace
 //! is decided once the user is known, because only some users may have their requests traced.
 
+use std::borrow::Cow;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use actix_web::http::Version;
 use actix_web::http::header::{self, HeaderName};
 use actix_web::{HttpMessage as _, HttpRequest};
 use pilothouse_api::path::{Request, ResourcePath, Target};
+use pilothouse_apimachinery::query;
 use pilothouse_apimachinery::well_known::{MASTERS, MONITORING};
 use pilothouse_traces::{IncomingContext, TracedRequest, Tracing};
 use pilothouse_types::clock::Moment;
@@ -24,6 +26,9 @@ const TRACE_PARENT: HeaderName = HeaderName::from_static(context::TRACE_PARENT);
 const TRACE_STATE: HeaderName = HeaderName::from_static(context::TRACE_STATE);
 const BAGGAGE: HeaderName = HeaderName::from_static(context::BAGGAGE);
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// Bytes of the name of a span: clients choose groups and resources, also such as do not exist.
+const SPAN_NAME_BYTES: usize = 256;
 
 /// The trace of a request without one.
 static NONE: RequestTrace = RequestTrace::none();
@@ -67,7 +72,7 @@ impl TraceInProgress {
                     is_trusted: user.is_in(MASTERS) || user.is_in(MONITORING),
                 };
                 let (trace, mut first) = tracer.begin(traced, || span_name(request, parsed));
-                first.describe(|| attributes(request));
+                first.describe(|| attributes(request, parsed));
                 *self.first.borrow_mut() = first;
                 trace
             }
@@ -116,10 +121,15 @@ fn incoming(request: &HttpRequest) -> IncomingContext {
 /// The name of the span of a request: what is requested, without the names of objects.
 fn span_name(request: &HttpRequest, parsed: Option<&Request<'_>>) -> String {
     let method = request.method().as_str();
-    match parsed.map(|parsed| &parsed.target) {
+    let mut name = match parsed.map(|parsed| &parsed.target) {
         Some(Target::Resource(path)) => format!("{method} {}", path_pattern(path)),
         _ => method.to_owned(),
+    };
+    if name.len() > SPAN_NAME_BYTES {
+        let end = (0..=SPAN_NAME_BYTES).rev().find(|end| name.is_char_boundary(*end));
+        name.truncate(end.unwrap_or(0));
     }
+    name
 }
 
 fn path_pattern(path: &ResourcePath<'_>) -> String {
@@ -141,32 +151,38 @@ fn path_pattern(path: &ResourcePath<'_>) -> String {
     pattern
 }
 
-/// What ends the path of a request whose query is for a process or a backend.
-const CONNECTIONS: [&str; 4] = ["/attach", "/exec", "/portforward", "/proxy"];
+/// The subresources whose query is for a process or a backend.
+const CONNECTIONS: [&str; 4] = ["attach", "exec", "portforward", "proxy"];
 
 /// The part of a path that is for this server. What is behind a proxy is the business of its backend, and may be a secret.
-fn own_path(path: &str) -> &str {
-    let end = path.find("/proxy/").map_or(path.len(), |start| start + "/proxy".len());
-    &path[..end]
+fn own_path(path: &str) -> Cow<'_, str> {
+    // Decoded, as the path is when the proxy is found in it.
+    let decoded = query::decode_path(path).unwrap_or(Cow::Borrowed(path));
+    match decoded.find("/proxy/") {
+        Some(start) => Cow::Owned(decoded[..start + "/proxy".len()].to_owned()),
+        None => Cow::Borrowed(path),
+    }
 }
 
-/// The path and the query, if they are for this server.
-fn target(request: &HttpRequest) -> String {
+/// The path and the query, if they are for this server. Of a path that is not valid nobody knows whose its query is.
+fn target(request: &HttpRequest, parsed: Option<&Request<'_>>) -> String {
     let path = own_path(request.path());
+    let is_own = parsed.is_some_and(|parsed| match &parsed.target {
+        Target::Resource(path) => !CONNECTIONS.contains(&path.subresource),
+        Target::NonResource(_) => true,
+    });
     match request.query_string() {
-        query if !query.is_empty() && !CONNECTIONS.iter().any(|end| path.ends_with(end)) => {
-            format!("{path}?{query}")
-        }
-        _ => path.to_owned(),
+        query if is_own && !query.is_empty() && matches!(path, Cow::Borrowed(_)) => format!("{path}?{query}"),
+        _ => path.into_owned(),
     }
 }
 
 /// What is known of a request when it arrives, in the words of OpenTelemetry.
-fn attributes(request: &HttpRequest) -> Vec<Attribute> {
+fn attributes(request: &HttpRequest, parsed: Option<&Request<'_>>) -> Vec<Attribute> {
     let mut attributes = vec![
         Attribute::text("http.method", request.method().as_str().to_owned()),
         Attribute::text("http.scheme", "https"),
-        Attribute::text("http.target", target(request)),
+        Attribute::text("http.target", target(request, parsed)),
         Attribute::text("net.protocol.version", protocol_version(request)),
     ];
     let host = request.connection_info().host().to_owned();
@@ -211,6 +227,7 @@ pub fn verb_attributes(
     let peer = request.extensions().get::<Peer>().and_then(|peer| peer.address);
     let client = peer.map(|address| address.ip().to_string()).unwrap_or_default();
     let protocol = format!("HTTP/{}", protocol_version(request));
+    let url = own_path(request.path());
     let texts = [
         ("accept", context.accept.as_str()),
         ("audit-id", context.audit_id().to_str().unwrap_or_default()),
@@ -223,7 +240,7 @@ pub fn verb_attributes(
         ("protocol", protocol.as_str()),
         ("resource", path.resource),
         ("scope", scope),
-        ("url", own_path(request.path())),
+        ("url", &url),
         ("user-agent", text(request.headers(), header::USER_AGENT)),
         ("verb", verb),
     ];
@@ -254,6 +271,49 @@ mod tests {
             let query = Query::parse("");
             let parsed = Request::parse(method, path, &query).ok();
             assert_eq!(span_name(&request, parsed.as_ref()), name);
+        }
+    }
+
+    #[test]
+    fn long_span_names_are_shortened() {
+        let path = format!("/apis/{}/v1/{}", "ä".repeat(300), "b".repeat(300));
+        let query = Query::parse("");
+        let parsed = Request::parse("GET", &path, &query).ok();
+        let name = span_name(&TestRequest::default().to_http_request(), parsed.as_ref());
+        assert!(
+            name.starts_with("GET /apis/ää") && (SPAN_NAME_BYTES - 1..=SPAN_NAME_BYTES).contains(&name.len())
+        );
+    }
+
+    /// What is behind a proxy is the business of its backend, and a command is that of its process.
+    #[test]
+    fn targets_have_no_proxied_path_and_no_command() {
+        for (uri, expected) in [
+            ("/api/v1/namespaces/n/pods/p/proxy/secret/path?token=a", "/api/v1/namespaces/n/pods/p/proxy"),
+            ("/api/v1/namespaces/n/services/s/proxy?token=a", "/api/v1/namespaces/n/services/s/proxy"),
+            ("/api/v1/nodes/n/proxy/proxy/exec?a=b", "/api/v1/nodes/n/proxy"),
+            (
+                "/api/v1/namespaces/n/pods/p/exec?command=cat&command=secret",
+                "/api/v1/namespaces/n/pods/p/exec",
+            ),
+            ("/api/v1/namespaces/n/pods/p/attach?container=c", "/api/v1/namespaces/n/pods/p/attach"),
+            ("/api/v1/namespaces/n/pods/p/portforward?ports=1", "/api/v1/namespaces/n/pods/p/portforward"),
+            // As it is served, whatever its spelling.
+            ("/api/v1/namespaces/n/pods/p/ex%65c?command=secret", "/api/v1/namespaces/n/pods/p/ex%65c"),
+            ("/api/v1/namespaces/n/pods/p/exec/?command=secret", "/api/v1/namespaces/n/pods/p/exec/"),
+            ("/api/v1/namespaces/n/pods/p/prox%79/secret", "/api/v1/namespaces/n/pods/p/proxy"),
+            ("/api/v1/namespaces/n/pods/p/%zz/exec?command=secret", "/api/v1/namespaces/n/pods/p/%zz/exec"),
+            ("/api/v1/namespaces/n/pods?limit=5", "/api/v1/namespaces/n/pods?limit=5"),
+            ("/healthz?verbose", "/healthz?verbose"),
+        ] {
+            let request = TestRequest::with_uri(uri).to_http_request();
+            let query = Query::parse(request.query_string());
+            let path = query::decode_path(request.uri().path()).ok();
+            let parsed = path.as_ref().and_then(|path| Request::parse("GET", path, &query).ok());
+            assert_eq!(target(&request, parsed.as_ref()), expected);
+            let recorded = attributes(&request, parsed.as_ref());
+            assert!(recorded.contains(&Attribute::text("http.target", expected)), "{recorded:?}");
+            assert!(!format!("{recorded:?}").contains("secret"), "{recorded:?}");
         }
     }
 

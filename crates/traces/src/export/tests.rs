@@ -7,7 +7,7 @@ use pilothouse_types::host_port::HostPort;
 use pilothouse_types::trace::span::{SpanId, TraceId};
 
 use super::*;
-use crate::limits::{BATCH_SPANS, WAITING_SPANS};
+use crate::limits::{BATCH_BYTES, BATCH_SPANS, WAITING_BYTES, WAITING_SPANS};
 use crate::messages::PartialSuccess;
 
 #[derive(Default)]
@@ -107,6 +107,34 @@ fn a_collector_that_is_away_costs_spans_and_no_time() {
     assert_eq!(counts.of(Loss::Trace), 1);
     close(&export);
     assert_eq!(counts.exported.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn large_spans_are_bounded_by_their_bytes() {
+    const TEXT_BYTES: usize = 64 << 10;
+    let counts = Arc::new(Counts::default());
+    let queue = SpanQueue::new(counts.clone());
+    let large = |number| Span { name: "a".repeat(TEXT_BYTES).into(), ..span(number) };
+    let count = WAITING_BYTES / TEXT_BYTES;
+    for number in 0..count as u64 {
+        queue.take(vec![large(number + 1)]);
+    }
+    let lost = counts.of(Loss::Queue);
+    assert!((1..10).contains(&lost), "what a span takes beside its texts has no room: {lost}");
+    assert!(queue.has_batch(), "although there are few");
+    let mut sent = Vec::new();
+    loop {
+        let batch = queue.take_batch();
+        if batch.is_empty() {
+            break;
+        }
+        assert!(batch.iter().map(|span| span.name.len()).sum::<usize>() <= BATCH_BYTES);
+        sent.extend(batch.into_iter().map(|span| span.id.0));
+    }
+    assert_eq!(sent, (1..=(count - lost) as u64).collect::<Vec<_>>());
+    // What was taken leaves room again, and one that is larger than a batch is a batch.
+    queue.take(vec![Span { name: "a".repeat(2 * BATCH_BYTES).into(), ..span(1) }]);
+    assert_eq!((queue.take_batch().len(), counts.of(Loss::Queue)), (1, lost));
 }
 
 #[test]
