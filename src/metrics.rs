@@ -11,6 +11,7 @@ pub mod authentication;
 pub mod authorization;
 pub mod authorization_webhooks;
 pub mod backups;
+mod bounded_label;
 pub mod cel;
 pub mod connections;
 pub mod controllers;

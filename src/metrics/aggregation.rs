@@ -1,22 +1,16 @@
 //! Metrics of aggregated APIs.
 
-use std::collections::BTreeSet;
-
-use pilothouse_types::lock::Lock;
 use prometheus::{IntCounterVec, IntGaugeVec};
 
+use super::bounded_label::BoundedLabel;
 use super::registration::{MetricRegistry, Result};
 use crate::limits::EXTENSION_LABELS;
-
-/// The label of all APIServices beyond the bound.
-const OTHERS: &str = "others";
 
 /// Availability of APIServices.
 pub struct Aggregation {
     unavailable: IntGaugeVec,
     became_unavailable_total: IntCounterVec,
-    /// The names that have a label of their own, bounded so that APIServices under ever new names do not fill the memory.
-    names: Lock<BTreeSet<String>>,
+    names: BoundedLabel,
 }
 
 impl Aggregation {
@@ -32,30 +26,18 @@ impl Aggregation {
                 "How often APIServices became unavailable, by name and reason.",
                 &["name", "reason"],
             )?,
-            names: Lock::default(),
+            names: BoundedLabel::new(EXTENSION_LABELS),
         })
-    }
-
-    fn label<'a>(&self, name: &'a str) -> &'a str {
-        let mut names = self.names.lock();
-        if names.contains(name) {
-            return name;
-        }
-        if names.len() >= EXTENSION_LABELS {
-            return OTHERS;
-        }
-        names.insert(name.to_owned());
-        name
     }
 
     /// Sets whether an APIService is available.
     pub fn set_available(&self, name: &str, available: bool) {
-        self.unavailable.with_label_values(&[self.label(name)]).set(i64::from(!available));
+        self.unavailable.with_label_values(&[self.names.value(name)]).set(i64::from(!available));
     }
 
     /// Counts an APIService that has become unavailable.
     pub fn count_unavailable(&self, name: &str, reason: &str) {
-        self.became_unavailable_total.with_label_values(&[self.label(name), reason]).inc();
+        self.became_unavailable_total.with_label_values(&[self.names.value(name), reason]).inc();
     }
 
     /// Removes the gauge of a deleted APIService.
@@ -68,6 +50,7 @@ impl Aggregation {
 mod tests {
     use prometheus::Registry;
 
+    use super::super::bounded_label::OTHERS;
     use super::*;
 
     #[test]

@@ -3,6 +3,7 @@
 use pilothouse_client::upstream::call_observer::{CallObserver, FinishedCall};
 use prometheus::{HistogramVec, IntCounterVec};
 
+use super::bounded_label::BoundedLabel;
 use super::registration::{MetricRegistry, Result};
 
 /// The buckets of durations, in seconds; the reference's.
@@ -21,6 +22,8 @@ const SIZES: [f64; 11] = [
     4_194_304.0,
     16_777_216.0,
 ];
+/// Hosts that have series of their own. Each has dozens of them, because durations and sizes have buckets.
+const HOST_LABELS: usize = 256;
 /// The code of a call without a response.
 const NO_RESPONSE: &str = "<error>";
 
@@ -31,6 +34,7 @@ pub struct OutgoingCalls {
     durations: HistogramVec,
     request_sizes: HistogramVec,
     response_sizes: HistogramVec,
+    hosts: BoundedLabel,
 }
 
 impl OutgoingCalls {
@@ -57,6 +61,7 @@ impl OutgoingCalls {
                 "rest_client_response_size_bytes",
                 "Sizes of the responses of webhooks, in bytes, by method and host.",
             )?,
+            hosts: BoundedLabel::new(HOST_LABELS),
         })
     }
 }
@@ -64,6 +69,7 @@ impl OutgoingCalls {
 impl CallObserver for OutgoingCalls {
     fn on_call(&self, call: &FinishedCall<'_>) {
         let FinishedCall { method, host, code, elapsed, request_bytes, response_bytes } = *call;
+        let host = self.hosts.value(host);
         let code = code.map_or_else(|| NO_RESPONSE.to_owned(), |code| code.to_string());
         self.total.with_label_values(&[code.as_str(), method, host]).inc();
         let labels = [method, host];
@@ -81,18 +87,37 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn calls_are_counted_by_host_and_code() {
-        let registry = prometheus::Registry::new();
-        let calls = OutgoingCalls::new(&MetricRegistry::new(&registry)).unwrap();
-        let call = FinishedCall {
+    fn call(host: &str) -> FinishedCall<'_> {
+        FinishedCall {
             method: "POST",
-            host: "hook.n.svc:443",
+            host,
             code: Some(200),
             elapsed: Duration::from_millis(30),
             request_bytes: 300,
             response_bytes: Some(60),
-        };
+        }
+    }
+
+    #[test]
+    fn hosts_beyond_the_bound_share_a_label() {
+        let calls = OutgoingCalls::new(&MetricRegistry::new(&prometheus::Registry::new())).unwrap();
+        let copy = calls.clone();
+        for number in 0..HOST_LABELS + 10 {
+            let calls = if number % 2 == 0 { &calls } else { &copy };
+            calls.on_call(&call(&format!("hook-{number}.n.svc:443")));
+        }
+        calls.on_call(&call("hook-0.n.svc:443"));
+        let count = |host: &str| calls.total.with_label_values(&["200", "POST", host]).get();
+        assert_eq!((count("hook-0.n.svc:443"), count("others")), (2, 10));
+        let series = prometheus::core::Collector::collect(&calls.durations)[0].get_metric().len();
+        assert_eq!(series, HOST_LABELS + 1);
+    }
+
+    #[test]
+    fn calls_are_counted_by_host_and_code() {
+        let registry = prometheus::Registry::new();
+        let calls = OutgoingCalls::new(&MetricRegistry::new(&registry)).unwrap();
+        let call = call("hook.n.svc:443");
         calls.on_call(&call);
         calls.on_call(&FinishedCall { code: None, response_bytes: None, ..call });
         let text = prometheus::TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
