@@ -94,6 +94,9 @@ pub(super) struct RequestHeads {
     /// How many bytes of [`RequestHeads::held`] were searched for the end.
     searched: usize,
     following: Position,
+    /// How many bytes of incomplete heads were looked at.
+    #[cfg(test)]
+    work: usize,
 }
 
 /// Where in the input the next byte is.
@@ -160,11 +163,7 @@ impl RequestHeads {
                 Position::Head => {
                     let before = self.held.len();
                     self.held.extend_from_slice(input);
-                    let from = self.searched.saturating_sub(HEAD_END.len() - 1);
-                    let found = self.held.get(from..).and_then(|held| memchr::memmem::find(held, HEAD_END));
-                    let Some(end) = found.map(|index| from + index + HEAD_END.len()) else {
-                        return self.hold(out);
-                    };
+                    let Some(end) = self.find_end() else { return self.hold(out) };
                     input = &input[end - before..];
                     self.held.truncate(end);
                     let head = std::mem::take(&mut self.held);
@@ -175,10 +174,25 @@ impl RequestHeads {
         }
     }
 
+    /// Where the head that is held ends. Only what is new is searched: a client may send a head byte by byte.
+    fn find_end(&mut self) -> Option<usize> {
+        let from = self.searched.saturating_sub(HEAD_END.len() - 1);
+        let unsearched = self.held.get(from..).unwrap_or_default();
+        #[cfg(test)]
+        {
+            self.work += unsearched.len();
+        }
+        memchr::memmem::find(unsearched, HEAD_END).map(|index| from + index + HEAD_END.len())
+    }
+
     /// Keeps an incomplete head, unless it cannot become one that this code changes.
     fn hold(&mut self, out: &mut Vec<u8>) {
-        // Only what is new: a client may send a head byte by byte.
-        let is_bare = has_bare_line_feed_after(&self.held, self.searched);
+        let from = self.searched;
+        #[cfg(test)]
+        {
+            self.work += self.held.len() - from;
+        }
+        let is_bare = has_bare_line_feed_after(&self.held, from);
         self.searched = self.held.len();
         if is_bare {
             self.following = Position::PassThrough;

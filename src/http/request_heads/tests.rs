@@ -129,3 +129,16 @@ fn clients_cannot_send_the_header_of_folded_headers() {
     let guess = format!("x-folded-{}", random::uuid());
     assert_eq!(restored(format!("GET / HTTP/1.1\r\n{guess}: 431\r\n\r\n").as_bytes()).unwrap().len(), 1);
 }
+
+#[test]
+fn head_that_comes_byte_by_byte_is_searched_once() {
+    let head = get("/>", &[format!("X-A: {}\r\n", "a".repeat(REQUEST_HEAD_BYTES / 2))]);
+    let (mut heads, mut out) = (RequestHeads::default(), Vec::new());
+    for byte in head.as_bytes() {
+        assert_eq!(heads.passing(&[*byte]), 0);
+        heads.push(&[*byte], &mut out);
+    }
+    assert!(out.starts_with(b"GET /%3E HTTP/1.1\r\n"));
+    // Each byte once for a line feed, and up to four times for the end, which has four bytes.
+    assert!(heads.work <= 5 * head.len(), "{} of {}", heads.work, head.len());
+}

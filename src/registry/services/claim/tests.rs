@@ -3,9 +3,11 @@
 use std::net::IpAddr;
 
 use pilothouse_actors::ports::PortRequest;
+use pilothouse_actors::shared_range::memory::MemoryRange;
+use pilothouse_kinds::services::addresses::Family;
 use pilothouse_types::object::{Draft, Pairs, TypeName};
 
-use super::super::testing::start_services;
+use super::super::testing::{start_recording_services, start_services};
 use super::*;
 
 const ADDRESS: &str = "10.77.0.5";
@@ -146,4 +148,35 @@ async fn write_that_was_never_proposed_releases_only_its_own() {
     };
     timeout(PAUSE * 2_u32.pow(ATTEMPTS), wait_until_free).await.expect("its own port is released");
     assert!(!is_address_free(&services).await && !is_port_free(&services).await);
+}
+
+/// The record does not say who has an address. If the write comes to be stored, its address must not have been given to somebody else;
+/// if not, a check frees it.
+#[actix_rt::test]
+async fn dropped_claim_of_unknown_outcome_keeps_addresses_without_owners() {
+    let record = MemoryRange::default();
+    let (_storage, services) = start_recording_services(&record);
+    let owner = Key::namespaced("n", "x");
+    let claim = async |is_proposed| {
+        let address = services.take_any_address(Family::V4, &owner, &Permit::none()).await.unwrap();
+        let allocated = ServiceAllocations { addresses: [address.to_string()].into(), ports: [].into() };
+        let (services, owner, before) = (services.clone(), owner.clone(), ServiceAllocations::default());
+        let (may_remove, permit) = (false, Permit::none());
+        Claim::from(PendingClaim { services, owner, allocated, before, may_remove, is_proposed, permit })
+    };
+    let taken = || record.content().unwrap().allocated.len();
+    drop(claim(true).await);
+    let unproposed = claim(false).await;
+    assert_eq!(taken(), 2);
+    // What the store was never asked about is released. That is the later task, so the other has had its turn by then.
+    drop(unproposed);
+    let wait_until_free = async {
+        while taken() == 2 {
+            sleep(PAUSE).await;
+        }
+    };
+    timeout(PAUSE * 2_u32.pow(ATTEMPTS), wait_until_free).await.expect("the unproposed address is released");
+    // Commands to the allocator are done in order.
+    services.take_any_address(Family::V4, &owner, &Permit::none()).await.unwrap();
+    assert_eq!(taken(), 2);
 }
