@@ -2,6 +2,14 @@
 //! of objects (lengths of names, numbers of entries) are beside their kinds, and the intervals of a controller in its file. The
 //! actors crate has bounds of its own.
 
+mod extensions;
+mod log_files;
+mod openid;
+
+pub use self::extensions::*;
+pub use self::log_files::*;
+pub use self::openid::*;
+
 use std::time::Duration;
 
 /// Connections that the kernel queues before the server accepts them.
@@ -200,34 +208,10 @@ pub const COMMAND_STATUS_BYTES: usize = 64 << 10;
 /// How long a kubelet may take to open the streams of a command; the reference's value.
 pub const STREAMS_OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long an extension API server may take to answer discovery, including the connection; the reference's value.
-pub const EXTENSION_DISCOVERY_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long it may take to send an OpenAPI document or the list of them; the reference's value.
-pub const EXTENSION_OPENAPI_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long it may take to delete or list objects in a terminating namespace.
-pub const EXTENSION_DELETION_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long deleting the objects of one resource in a terminating namespace may take per round.
-pub const EXTENSION_CLEARING_TIMEOUT: Duration = Duration::from_secs(60);
-/// Bytes of a list of its objects in such a namespace; a larger one counts as a failure.
-pub const EXTENSION_LIST_BYTES: usize = 16 << 20;
-/// Bytes of its discovery document; a larger one counts as missing.
-pub const EXTENSION_DOCUMENT_BYTES: usize = 4 << 20;
-/// Bytes of all discovery documents and lists of OpenAPI v3 documents of extension API servers; beyond that they are dropped.
-pub const EXTENSION_DOCUMENTS_BYTES: usize = 32 << 20;
-/// Bytes of an OpenAPI v2 document of an extension API server; a larger one is left out.
-pub const EXTENSION_OPENAPI_BYTES: usize = 64 << 20;
-/// Bytes of all their OpenAPI v2 documents: what is kept of them, and those that are being fetched and read.
-pub const EXTENSION_OPENAPI_TOTAL_BYTES: usize = 512 << 20;
-/// How often extension API servers are probed; the reference's value.
-pub const EXTENSION_PROBE_INTERVAL: Duration = Duration::from_secs(30);
-/// How often their discovery is fetched; the reference's value.
-pub const EXTENSION_DISCOVERY_INTERVAL: Duration = Duration::from_secs(60);
-/// Requests of one probe: of several endpoints one may be down. The reference's value.
-pub const EXTENSION_PROBES: usize = 5;
 /// API servers on one etcd of which each knows what they serve; further ones get no requests of others.
 pub const PEERS: usize = 64;
-/// APIServices that have metrics of their own; further ones share one label.
-pub const EXTENSION_LABELS: usize = 1_024;
+/// Hosts that the metrics of outgoing requests tell apart; further ones share one label.
+pub const HOST_LABELS: usize = 256;
 
 /// The lifetime of a CA made here.
 pub const CA_LIFETIME: Duration = Duration::from_secs(10 * 365 * 86_400);
@@ -351,42 +335,6 @@ pub const CACHED_CERTIFICATES: usize = 1_024;
 /// How long a client certificate stays refused without being verified again. It is verified again earlier when one of the
 /// certificates involved becomes valid, and when the trusted CAs change.
 pub const REFUSED_CERTIFICATE_CACHE_TTL: Duration = Duration::from_secs(60);
-/// Bytes of an OpenID Connect token: enough for some thousand groups.
-pub const OIDC_TOKEN_BYTES: usize = 64 << 10;
-/// Cached OpenID Connect tokens. A full cache drops expired entries, or else the half that expires first.
-pub const OIDC_CACHED_TOKENS: usize = 4_096;
-/// How long such a token is cached; the reference's value for all tokens.
-pub const OIDC_TOKEN_CACHE_TTL: Duration = Duration::from_secs(10);
-/// Bytes of a provider's document; a longer one is rejected, and the known keys stay valid.
-pub const OIDC_DOCUMENT_BYTES: usize = 512 << 10;
-/// How long a provider's document may take, including the connection.
-pub const OIDC_DOCUMENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Keys per provider; a token without a key ID is tried with all of them.
-pub const OIDC_KEYS: usize = 128;
-/// The maximum age of a provider's keys before they are fetched again, so that withdrawn keys become invalid.
-pub const OIDC_KEYS_AGE: Duration = Duration::from_secs(600);
-/// The pause after the first failure to fetch keys; doubled each time.
-pub const OIDC_FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// The longest such pause; the reference's fixed value.
-pub const OIDC_LAST_PAUSE: Duration = Duration::from_secs(10);
-/// How often unknown tokens can cause a fetch in a burst.
-pub const OIDC_REFETCHES: u32 = 3;
-/// How often they can in the long run.
-pub const OIDC_REFETCH_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a token waits for keys to be fetched.
-pub const OIDC_WAIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Tokens that may wait for keys; further ones are refused.
-pub const OIDC_WAITING: usize = 256;
-/// Bytes of the response of an endpoint of distributed claims: enough for ten thousand groups, and verified in a millisecond.
-pub const OIDC_CLAIM_BYTES: usize = 256 << 10;
-/// How long a token waits for its distributed claims, with the keys of their issuer.
-pub const OIDC_CLAIM_TIMEOUT: Duration = Duration::from_secs(10);
-/// Distributed claims of one provider that are fetched at the same time.
-pub const OIDC_CLAIM_CALLS: usize = 32;
-/// Tokens that wait for that or are being worked on; further ones are refused.
-pub const OIDC_CLAIM_WAITING: usize = 1_024;
-/// Issuers of distributed claims whose keys are kept, besides the provider. Those that have verified nothing are dropped first.
-pub const OIDC_CLAIM_ISSUERS: usize = 16;
 /// Bytes of the authorization configuration file.
 pub const AUTHORIZATION_FILE_BYTES: usize = 1 << 20;
 /// Characters of the logged reason.

@@ -1,6 +1,6 @@
 //! The log files of this host that `--enable-logs-handler` serves: opened, listed and read on threads that may wait for the disk.
 //!
-//! Everything that is opened lies beneath one directory. Symbolic links are followed as long as they lead to a place beneath it: who
+//! Everything that is opened lies beneath one directory. Symbolic links are followed as long as they lead to a place beneath it: whoever
 //! may write a link there is often a pod with this directory as a volume, and must not choose which files of the host are read with
 //! the rights of this server. Pipes, sockets and devices are not opened, because to open one may wait for ever, or do something.
 
@@ -18,18 +18,10 @@ use nix::sys::stat::Mode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::spawn_blocking;
 
+use crate::limits::{LOG_CHUNK_BYTES, LOG_NAME_OVERHEAD, LOG_NAMES_BYTES, LOG_OPEN_FILES};
+
 /// The directory that is served.
 const DIRECTORY: &str = "/var/log";
-/// Files and directories that are open at the same time. Each may occupy a thread as long as the disk does not answer.
-const OPEN_FILES: usize = 32;
-/// Bytes of a file that are read and sent at a time.
-pub const CHUNK_BYTES: usize = 64 << 10;
-/// Bytes of the names in a directory that is listed, each with [`NAME_BYTES`] more.
-const LISTED_BYTES: usize = 1 << 20;
-/// What a name takes in memory beside its own bytes.
-const NAME_BYTES: usize = 32;
-/// Memory for a listing while it is made: the names, and the page, which escaping makes up to eight times as long.
-pub const LISTING_BYTES: usize = 10 << 20;
 
 /// The served directory.
 pub struct LogFiles {
@@ -102,7 +94,7 @@ impl LogFiles {
     /// The files of the usual directory, or of another one.
     pub fn new(directory: Option<PathBuf>) -> LogFiles {
         let directory = directory.unwrap_or_else(|| PathBuf::from(DIRECTORY));
-        LogFiles { directory, slots: Arc::new(Semaphore::new(OPEN_FILES)) }
+        LogFiles { directory, slots: Arc::new(Semaphore::new(LOG_OPEN_FILES)) }
     }
 
     /// Opens what lies at a path of plain names beneath the directory.
@@ -123,11 +115,11 @@ impl LogFiles {
 }
 
 impl OpenFile {
-    /// Reads a piece, at most [`CHUNK_BYTES`]. A file that has become shorter is an error.
+    /// Reads a piece, at most [`LOG_CHUNK_BYTES`]. A file that has become shorter is an error.
     pub async fn read(&self, offset: u64, bytes: usize) -> io::Result<Bytes> {
         let handle = self.handle.clone();
         on_blocking_thread(move || {
-            let mut piece = vec![0; bytes.min(CHUNK_BYTES)];
+            let mut piece = vec![0; bytes.min(LOG_CHUNK_BYTES)];
             handle.file.read_exact_at(&mut piece, offset)?;
             Ok(piece.into())
         })
@@ -149,17 +141,12 @@ async fn on_blocking_thread<T: Send + 'static>(
 
 /// Opens a file or a directory. The path is resolved first; then no link is followed any more, so that none can be put there meanwhile.
 fn open_beneath(directory: &Path, names: &Path) -> io::Result<(File, Metadata)> {
-    let refused = |reason: &str| io::Error::new(io::ErrorKind::PermissionDenied, reason.to_owned());
     let root = fs::canonicalize(directory)?;
     let target = fs::canonicalize(root.join(names))?;
-    let beneath = target.strip_prefix(&root).map_err(|_| refused("it leads out of the directory"))?;
-    let is_served = |metadata: &Metadata| metadata.is_file() || metadata.is_dir();
-    if !is_served(&fs::symlink_metadata(&target)?) {
-        return Err(refused("it is neither a file nor a directory"));
-    }
-    let through = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let reading =
-        OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    // As if it did not exist, because a link must not tell what exists elsewhere, either.
+    let beneath = target.strip_prefix(&root).map_err(|_| io::Error::from(io::ErrorKind::NotFound))?;
+    let place = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let through = place | OFlag::O_DIRECTORY;
     let mut parent = openat(nix::fcntl::AT_FDCWD, &root, through, Mode::empty())?;
     let mut components = beneath.iter().peekable();
     let mut last = std::ffi::OsStr::new(".");
@@ -170,12 +157,13 @@ fn open_beneath(directory: &Path, names: &Path) -> io::Result<(File, Metadata)> 
             last = component;
         }
     }
-    let file = File::from(openat(&parent, last, reading, Mode::empty())?);
-    let metadata = file.metadata()?;
-    match is_served(&metadata) {
-        true => Ok((file, metadata)),
-        false => Err(refused("it is neither a file nor a directory")),
+    // The place is fixed and looked at before it is opened: to open a device may do something.
+    let place = File::from(openat(&parent, last, place, Mode::empty())?);
+    let metadata = place.metadata()?;
+    if !metadata.is_file() && !metadata.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is neither a file nor a directory"));
     }
+    Ok((File::open(format!("/proc/self/fd/{}", place.as_raw_fd()))?, metadata))
 }
 
 /// The names in an open directory. It is read by its descriptor, because another one may have its path by now.
@@ -185,8 +173,8 @@ fn names(directory: &File) -> io::Result<Vec<ListedName>> {
     for entry in fs::read_dir(format!("/proc/self/fd/{}", directory.as_raw_fd()))? {
         let entry = entry?;
         let name = entry.file_name();
-        bytes += name.len() + NAME_BYTES;
-        if bytes > LISTED_BYTES {
+        bytes += name.len() + LOG_NAME_OVERHEAD;
+        if bytes > LOG_NAMES_BYTES {
             return Err(io::Error::other("the directory has too many entries to list"));
         }
         let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
@@ -226,7 +214,7 @@ mod tests {
         }
         assert!(open_beneath(&root, Path::new("")).unwrap().1.is_dir());
         for names in ["out", "up", "up/secret", "../secret"] {
-            assert_eq!(kind(&root, names), io::ErrorKind::PermissionDenied, "{names}");
+            assert_eq!(kind(&root, names), io::ErrorKind::NotFound, "{names}");
         }
         assert_eq!(kind(&root, "dangling"), io::ErrorKind::NotFound);
         // The directory itself may be a link.
@@ -258,7 +246,7 @@ mod tests {
             listed.iter().map(|listed| (listed.name.to_str().unwrap(), listed.is_directory)).collect();
         assert_eq!(listed, [("B", true), ("a", false), ("b", false), ("c", false), ("link", false)]);
         let long = |number: usize| format!("{number:0>200}");
-        for number in 0..=LISTED_BYTES / (200 + NAME_BYTES) {
+        for number in 0..=LOG_NAMES_BYTES / (200 + LOG_NAME_OVERHEAD) {
             fs::write(directory.path().join(long(number)), "").unwrap();
         }
         assert!(names(&File::open(directory.path()).unwrap()).is_err());
@@ -270,7 +258,7 @@ mod tests {
         fs::write(directory.path().join("a"), "0123456789").unwrap();
         let logs = LogFiles::new(Some(directory.path().to_owned()));
         let mut open = Vec::new();
-        for _ in 0..OPEN_FILES {
+        for _ in 0..LOG_OPEN_FILES {
             let Ok(Entry::File(file)) = logs.open("a".into()).await else { panic!("it can be opened") };
             open.push(file);
         }

@@ -12,7 +12,6 @@ pub mod providers;
 mod rules;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use pilothouse_actors::answer::Answer;
 use pilothouse_actors::authenticator::{Verification, Verifier};
@@ -29,14 +28,11 @@ pub use self::rules::ClaimMapping;
 use self::distributed::{ClaimResolver, ClaimSource, ResolveError};
 use self::rules::Claims;
 use super::jwt::Token;
-use crate::limits::{OIDC_CACHED_TOKENS, OIDC_TOKEN_BYTES, OIDC_TOKEN_CACHE_TTL, REFUSAL_CHARS};
+use crate::limits::{
+    OIDC_CACHED_FAILURES, OIDC_CACHED_TOKENS, OIDC_CLAIM_FAILURE_TTL, OIDC_TOKEN_BYTES, OIDC_TOKEN_CACHE_TTL,
+    REFUSAL_CHARS,
+};
 use crate::metrics::authentication::Latency;
-
-/// Tokens of which is remembered that their distributed claims could not be fetched or verified. A full cache drops expired entries, or
-/// else the half that expires first.
-const OIDC_CACHED_FAILURES: usize = 4_096;
-/// How long such a token is refused without asking again: as long as another one is accepted.
-const OIDC_CLAIM_FAILURE_TTL: Duration = Duration::from_secs(10);
 
 /// Verifies the tokens of one provider.
 pub struct OpenIdTokens(Arc<Shared>);
@@ -128,14 +124,14 @@ impl Shared {
         self.cache.lock().get(digest, self.clock.now()).cloned()
     }
 
-    /// Why a token was refused lately whose claims are elsewhere.
+    /// The remembered refusal of a token whose distributed claims failed.
     fn cached_refusal(&self, digest: &[u8; 32]) -> Option<Verification> {
         let reason = self.unresolved.lock().get(digest, self.clock.now()).cloned()?;
         Some(Verification::Refused(reason.to_string()))
     }
 
-    /// Refuses a token whose claims are elsewhere, also without another look for some seconds.
-    fn refuse_for_a_while(&self, digest: [u8; 32], reason: String) -> Verification {
+    /// Refuses a token, and remembers that for [`OIDC_CLAIM_FAILURE_TTL`].
+    fn refuse_and_remember(&self, digest: [u8; 32], reason: String) -> Verification {
         let now = self.clock.now();
         let remembered = reason.chars().take(REFUSAL_CHARS).collect::<String>().into();
         let expiry = now.plus(OIDC_CLAIM_FAILURE_TTL);
@@ -227,13 +223,13 @@ impl Shared {
             Ok(Some(resolved)) => {
                 claims.insert(name, resolved.value);
                 match self.map_claims(&claims, digest, token_expiry.min(resolved.expiry)) {
-                    Verification::Refused(reason) => self.refuse_for_a_while(digest, reason),
+                    Verification::Refused(reason) => self.refuse_and_remember(digest, reason),
                     verdict => verdict,
                 }
             }
             Ok(None) => settled()
                 .unwrap_or_else(|| Verification::Refused("oidc: the token expired meanwhile".to_owned())),
-            Err(ResolveError::Failed(reason)) => self.refuse_for_a_while(digest, unexpanded(reason)),
+            Err(ResolveError::Failed(reason)) => self.refuse_and_remember(digest, unexpanded(reason)),
             // Nothing is known about the token yet.
             Err(ResolveError::Busy(reason)) => Verification::Refused(unexpanded(reason)),
         }

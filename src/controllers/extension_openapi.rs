@@ -26,7 +26,10 @@ use crate::aggregation::{
     Description, Digest, DocumentIdentity, DocumentIndex, ExtensionRequest, ExtensionResponse, Extensions,
     FetchError,
 };
-use crate::limits::{EXTENSION_DISCOVERY_INTERVAL, EXTENSION_OPENAPI_BYTES, EXTENSION_OPENAPI_TIMEOUT};
+use crate::limits::{
+    EXTENSION_DISCOVERY_INTERVAL, EXTENSION_OPENAPI_BYTES, EXTENSION_OPENAPI_FETCHES,
+    EXTENSION_OPENAPI_TIMEOUT,
+};
 
 use super::client::Client;
 use super::queue::{Outcome, Queue};
@@ -34,9 +37,6 @@ use super::runner::{Controller, ObjectChange, WatchedTypes};
 
 /// The name in health checks and metrics.
 pub const NAME: &str = "apiservice-openapi";
-/// OpenAPI documents of extension API servers that are fetched at once: more than there are usually APIServices, because a slow one
-/// holds its place for [`EXTENSION_OPENAPI_TIMEOUT`].
-const EXTENSION_OPENAPI_FETCHES: usize = 64;
 
 /// Fetches the documents of OpenAPI.
 pub struct ExtensionOpenApi {

@@ -5,6 +5,7 @@ use prometheus::{HistogramVec, IntCounterVec};
 
 use super::bounded_label::BoundedLabel;
 use super::registration::{MetricRegistry, Result};
+use crate::limits::HOST_LABELS;
 
 /// The buckets of durations, in seconds; the reference's.
 const SECONDS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
@@ -22,8 +23,6 @@ const SIZES: [f64; 11] = [
     4_194_304.0,
     16_777_216.0,
 ];
-/// Hosts that have series of their own. Each has dozens of them, because durations and sizes have buckets.
-const HOST_LABELS: usize = 256;
 /// The code of a call without a response.
 const NO_RESPONSE: &str = "<error>";
 

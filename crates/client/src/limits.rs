@@ -84,7 +84,7 @@ pub const KONNECTIVITY_PACKETS: usize = 4;
 pub const KONNECTIVITY_CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of the headers of one response over HTTP/2.
 pub const UPSTREAM_HEADER_BYTES: u32 = 64 << 10;
-/// Bytes that a server may send over HTTP/2 before they are read.
+/// Bytes of one response over HTTP/2 that a server may send before they are read; a connection may have as many responses as streams.
 pub const HTTP2_WINDOW_BYTES: u32 = 256 << 10;
 /// Requests that one HTTP/2 connection carries at a time, if its server allows as many.
 pub const HTTP2_STREAMS_PER_CONNECTION: usize = 100;
@@ -94,7 +94,7 @@ pub const HTTP2_CONNECTIONS_PER_DESTINATION: usize = 256;
 pub const HTTP2_WAITING_REQUESTS: usize = 4_096;
 /// Servers of which is known whether they have chosen HTTP/1.1 or HTTP/2; beyond that all is forgotten.
 pub const KNOWN_PROTOCOLS: usize = 1_024;
-/// New connections over which a request is sent that its server has not processed. About the reference's value.
+/// Attempts of a request that its server has not processed. About the reference's value.
 pub const EXCHANGE_ATTEMPTS: usize = 6;
 /// How long a connection over HTTP/2 may be silent before the server is asked whether it is there; the reference's value.
 pub const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(30);

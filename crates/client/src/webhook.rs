@@ -127,8 +127,8 @@ impl Service {
         Ok(Service { uri, access: access.clone(), connector, slots, pool: pool.clone() })
     }
 
-    /// A provider of OpenID Connect at this URL that is verified with these CAs.
-    pub fn trusting(
+    /// A provider of OpenID Connect, or an endpoint of its distributed claims, at this URL and verified with these CAs.
+    pub fn for_open_id(
         anchors: &TrustAnchors,
         url: &str,
         credentials: Credentials,

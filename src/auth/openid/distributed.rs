@@ -187,7 +187,7 @@ impl ClaimResolver {
             None | Some("") => Credentials::None,
             Some(token) => Credentials::Token(token.to_owned()),
         };
-        let service = Service::trusting(&self.anchors, &endpoint, credentials, &self.pool);
+        let service = Service::for_open_id(&self.anchors, &endpoint, credentials, &self.pool);
         let service = service.map_err(|failure| failure.to_string())?;
         let response = service.get(OIDC_CLAIM_BYTES, OIDC_CLAIM_TIMEOUT).await;
         response.map_err(|failure| format!("error while getting distributed claim JWT: {failure}"))

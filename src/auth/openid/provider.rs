@@ -180,7 +180,7 @@ pub fn trust_anchors(authority_pem: Option<Vec<u8>>) -> Result<TrustAnchors, Str
 }
 
 fn service(url: &str, anchors: &TrustAnchors, pool: &Arc<Pool>) -> Result<Service, String> {
-    Service::trusting(anchors, url, Credentials::None, pool).map_err(|failure| failure.to_string())
+    Service::for_open_id(anchors, url, Credentials::None, pool).map_err(|failure| failure.to_string())
 }
 
 /// Whether two https URLs are about the same host and port.

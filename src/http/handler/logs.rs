@@ -26,18 +26,16 @@ use super::budgeted_body::BudgetedBody;
 use super::render::{self, Context, plain, too_many_requests};
 use super::worker::Worker;
 use crate::http::stall::SendWithin;
-use crate::log_files::{CHUNK_BYTES, Entry, LISTING_BYTES, LogFiles, Modified, OpenError, OpenFile};
+use crate::limits::{
+    LOG_CHUNK_BYTES, LOG_CHUNKS, LOG_LISTING_BYTES, LOG_MAX_SEND_TIME, LOG_MIN_BYTES_PER_SECOND,
+    LOG_SEND_GRACE,
+};
+use crate::log_files::{Entry, LogFiles, Modified, OpenError, OpenFile};
 use crate::pki::random;
 
 /// The path.
 pub const PATH: &str = "/logs";
 const INDEX: &str = "index.html";
-/// A client that reads a file more slowly, in bytes per second, loses it: few files may be open.
-const LEAST_RATE: u64 = 64 << 10;
-/// The time that it may take for the file in addition.
-const SEND_TIME: Duration = Duration::from_secs(60);
-/// Pieces of a file in memory: one that was read, one that is sent.
-const CHUNKS: usize = 2;
 
 /// Serves a path; `None` if it is none of these.
 pub async fn respond(
@@ -57,7 +55,11 @@ pub async fn respond(
         return Some(Err(Status::no_representation("")));
     }
     let served = FileRequest { logs, memory: &worker.backend.lists, request, path }.serve().await;
-    Some(Ok(served.unwrap_or_else(|refusal| refusal)))
+    let mut response = served.unwrap_or_else(|refusal| refusal);
+    // Pods may write here, and browsers show these files as pages of this server.
+    insert(&mut response, header::CONTENT_SECURITY_POLICY, "sandbox; default-src 'none'");
+    insert(&mut response, header::X_CONTENT_TYPE_OPTIONS, "nosniff");
+    Some(Ok(response))
 }
 
 /// A request for a file or a directory.
@@ -107,13 +109,13 @@ impl FileRequest<'_> {
         if conditions::is_unmodified(self.request.headers(), directory.modified) {
             return Ok(dated(HttpResponse::NotModified().finish(), directory.modified));
         }
-        let mut reservation = self.memory.take(LISTING_BYTES).map_err(|_| too_many_requests(1))?;
+        let mut reservation = self.memory.take(LOG_LISTING_BYTES).map_err(|_| too_many_requests(1))?;
         let page = directory.list(listing::page).await.map_err(|error| {
             tracing::warn!(%error, "a directory of log files cannot be listed");
             plain(500, "Error reading directory\n".to_owned())
         })?;
         // A page is shorter than that.
-        let _ = reservation.set(page.len().min(LISTING_BYTES));
+        let _ = reservation.set(page.len().min(LOG_LISTING_BYTES));
         let mut response = HttpResponse::Ok().body(BudgetedBody { bytes: page.into(), reservation });
         insert(&mut response, header::CONTENT_TYPE, "text/html; charset=utf-8");
         Ok(dated(response, directory.modified))
@@ -136,7 +138,7 @@ impl FileRequest<'_> {
             }
             response
         })?;
-        let reservation = self.memory.take(CHUNKS * CHUNK_BYTES).map_err(|_| too_many_requests(1))?;
+        let reservation = self.memory.take(LOG_CHUNKS * LOG_CHUNK_BYTES).map_err(|_| too_many_requests(1))?;
         let media = match media::by_name(name) {
             Some(media) => media,
             None => {
@@ -171,8 +173,8 @@ fn send(file: &OpenFile, ranges: &[Range<u64>], media: &str, reservation: Reserv
     if let [range] = ranges {
         insert(&mut response, header::CONTENT_RANGE, &content_range(range, size));
     }
-    let time_left = SEND_TIME + Duration::from_secs(bytes / LEAST_RATE);
-    response.extensions_mut().insert(SendWithin(time_left));
+    let time_left = LOG_SEND_GRACE + Duration::from_secs(bytes / LOG_MIN_BYTES_PER_SECOND);
+    response.extensions_mut().insert(SendWithin(time_left.min(LOG_MAX_SEND_TIME)));
     response
 }
 
@@ -238,7 +240,8 @@ impl Sending {
                 Part::Content(range) if range.is_empty() => continue,
                 Part::Content(range) => range,
             };
-            let bytes = usize::try_from(range.end - range.start).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
+            let bytes =
+                usize::try_from(range.end - range.start).unwrap_or(LOG_CHUNK_BYTES).min(LOG_CHUNK_BYTES);
             let piece = self.file.read(range.start, bytes).await?;
             self.parts.push_front(Part::Content(range.start + piece.len() as u64..range.end));
             return Ok(Some(piece));

@@ -35,7 +35,7 @@ pub async fn page(worker: &Worker, context: &Context) -> Result<HttpResponse> {
     watching.stalled.set(number(worker.watching.live_sessions.stalled()));
     watching.list_bytes.set(number(worker.backend.lists.bytes()));
     metrics.memory.update(&shared.usage.memory, worker.watching.memory.cut());
-    metrics.kept_connections.set(number(worker.shared.connect.upstream.pool().waiting()));
+    metrics.kept_connections.set(number(worker.shared.connect.upstream.pool().idle_count()));
     let unreadable = shared.health.indexes.unreadable().await;
     remove_stale(&metrics.unreadable, &unreadable.iter().map(|object| object.resource.as_str()).collect());
     for objects in unreadable.chunk_by(|a, b| a.resource == b.resource) {

@@ -256,7 +256,30 @@ async fn descriptions_of_others(worker: &Worker) -> Vec<Description> {
     let served = worker.shared.served.load_full();
     let is_served_here =
         move |api_service: &ApiService| served.serves(&api_service.gv.group, &api_service.gv.version);
-    worker.shared.aggregation.extensions.openapi_v2(is_served_here).await
+    let described = worker.shared.aggregation.extensions.openapi_v2(is_served_here).await;
+    take_writable(described, worker.backend.lists.limit())
+}
+
+/// The first descriptions that a document can have while `limit` is the memory of all responses: or else one of many megabytes would
+/// take the document from everybody.
+fn take_writable(described: Vec<Description>, limit: usize) -> Vec<Description> {
+    // A quarter is left for others.
+    let most = limit / 4 * 3 / EXTENSION_OPENAPI_GROWTH;
+    let (mut bytes, count) = (0, described.len());
+    let mut writable = described;
+    writable.retain(|description| {
+        let fits = bytes + description.content.bytes() <= most;
+        bytes += if fits { description.content.bytes() } else { 0 };
+        fits
+    });
+    if writable.len() < count {
+        tracing::warn!(
+            left_out = count - writable.len(),
+            most,
+            "the OpenAPI v2 documents of aggregated API servers take more memory than there is for one response"
+        );
+    }
+    writable
 }
 
 /// The index of the OpenAPI v3 documents, each with the hash of its content.
@@ -483,6 +506,7 @@ fn insert(response: &mut HttpResponse, name: HeaderName, value: &str) {
 #[cfg(test)]
 mod tests {
     use actix_web::test::TestRequest;
+    use pilothouse_api::openapi::merged::ServedSpec;
     use pilothouse_apimachinery::schema::GroupVersionKind;
 
     use super::*;
@@ -503,6 +527,22 @@ mod tests {
         assert!(openapi.cached(&document_name("a"), DocumentFormat { gzip: true, ..json }).is_none());
         openapi.cache(&document_name("big"), json, &Bytes::from(vec![b' '; OPENAPI_CACHE_BYTES + 1]));
         assert!(openapi.cached(&document_name("big"), json).is_none());
+    }
+
+    #[test]
+    fn descriptions_of_others_are_left_out_that_no_document_has_room_for() {
+        let description = |bytes: usize| {
+            let text = format!(r#"{{"paths":{{"/apis/x.io/v1/a":{{"x":"{}"}}}}}}"#, "x".repeat(bytes));
+            let content = ServedSpec::read(text.as_bytes(), "x.io", "v1").unwrap();
+            let mut description = Description::default();
+            description.content = Arc::new(content);
+            description
+        };
+        let sizes = |limit: usize| {
+            let described = vec![description(1_000), description(100_000), description(2_000)];
+            take_writable(described, limit).len()
+        };
+        assert_eq!([sizes(1 << 20), sizes(500_000), sizes(10_000), sizes(0)], [3, 2, 1, 0]);
     }
 
     #[test]

@@ -10,6 +10,10 @@ use pilothouse_apimachinery::json;
 use serde_json::value::RawValue;
 
 use super::messages::{self, FieldEncoding, Message};
+use crate::limits::{OPENAPI_INDENTED_BYTES, OPENAPI_INDENTED_GROWTH};
+
+/// So much YAML is short, however many times as long as its JSON it is.
+const SHORT_YAML_BYTES: usize = 64;
 
 /// The unparsed fields of one object.
 type Fields<'a> = BTreeMap<String, &'a RawValue>;
@@ -118,11 +122,17 @@ fn write_entry(
     Some(())
 }
 
-/// An untyped value, as YAML.
+/// An untyped value, as YAML. JSON is YAML, too, and stays what it is where its tree or its indentation would take far more: another
+/// server may have written it.
 fn encode_any(json: &RawValue) -> Option<Vec<u8>> {
-    let value = json::read(json.get().as_bytes()).ok()?;
+    let json = json.get();
+    let indented = match json.len() <= OPENAPI_INDENTED_BYTES {
+        true => Some(yaml::to_yaml(json::read(json.as_bytes()).ok()?)),
+        false => None,
+    };
+    let short = indented.filter(|yaml| yaml.len() <= json.len() * OPENAPI_INDENTED_GROWTH + SHORT_YAML_BYTES);
     let mut wrapped = Vec::new();
-    write_bytes(&mut wrapped, 2, &yaml::to_yaml(value));
+    write_bytes(&mut wrapped, 2, short.as_deref().unwrap_or(json.as_bytes()));
     Some(wrapped)
 }
 
@@ -188,6 +198,21 @@ mod tests {
         assert_eq!(encoded("\"a\""), b"\x1a\x01a");
         assert_eq!(encoded("1"), b"\x09\x00\x00\x00\x00\x00\x00\xf0\x3f");
         assert_eq!(encoded("{}"), b"");
+    }
+
+    /// A hundred levels make two hundred bytes of indentation of every number.
+    #[test]
+    fn protobuf_of_an_untyped_value_is_not_far_longer_than_its_json() {
+        let encoded = |json: &str| encode_any(serde_json::from_str(json).unwrap()).unwrap();
+        assert!(
+            encoded(r#"{"a":[1,{"b":"c"}]}"#).ends_with(b"a:\n- 1\n- b: c\n"),
+            "usual values are indented"
+        );
+        for count in [1_000, OPENAPI_INDENTED_BYTES] {
+            let deep = format!("{}{}{}", "[".repeat(100), vec!["1"; count].join(","), "]".repeat(100));
+            let encoded = encoded(&deep);
+            assert!(encoded.ends_with(deep.as_bytes()) && encoded.len() < deep.len() + 10);
+        }
     }
 
     #[test]

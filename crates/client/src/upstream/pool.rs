@@ -1,8 +1,8 @@
-//! Connections for reuse. One pool per server, for all destinations.
+//! Outgoing connections, for all destinations of a server: those that carry many requests at a time, and those for reuse.
 //!
-//! An HTTP/2 connection carries many requests at a time ([`sharing`]). Any other is kept once its response was read to the end. Its key ([`Origin`]) contains everything that identifies the peer,
-//! including the trusted CAs and the client certificate. It is reused only by the thread that made it, so that it ends with that
-//! thread and fails no other's request. A connection that the peer closes leaves the pool at once, an unused one after a while,
+//! An HTTP/2 connection carries many requests at a time ([`sharing`]). Any other is kept once its response was read to the end. The key
+//! of a connection ([`Origin`]) contains everything that identifies the peer, including the trusted CAs and the client certificate. Only
+//! the thread that made a connection uses it, so that it ends with that thread and fails no other's request. A connection that the peer closes leaves the pool at once, an unused one after a while,
 //! and those to a peer that no object names any more ([`KeepAliveHandle`]) leave with the last object.
 
 mod http2;
@@ -60,8 +60,8 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// Whether requests may be repeated: authentication, authorization, conversion and reviews of images have no side effects. Audit events may be
-    /// delivered twice in any case.
+    /// Whether requests may be repeated: authentication, authorization, conversion and reviews of images have no side effects. Audit
+    /// events may be delivered twice in any case.
     fn may_repeat(self) -> bool {
         match self {
             Purpose::Service | Purpose::ImagePolicy | Purpose::OpenId | Purpose::Conversion => true,
@@ -134,9 +134,9 @@ struct IdleConnection {
 type PeerKey = (Purpose, String, Digest);
 
 #[derive(Default)]
-struct IdleConnections {
-    /// Longest idle first.
-    waiting: HashMap<Arc<Origin>, Vec<IdleConnection>>,
+struct PoolState {
+    /// Connections without a request, longest idle first.
+    idle: HashMap<Arc<Origin>, Vec<IdleConnection>>,
     count: usize,
     /// The HTTP/2 connections, idle or not.
     shared: HashMap<SharedKey, SharedPeer>,
@@ -148,18 +148,18 @@ struct IdleConnections {
     handles_per_peer: HashMap<PeerKey, usize>,
 }
 
-impl IdleConnections {
+impl PoolState {
     fn remove(
         &mut self,
         origin: &Arc<Origin>,
         is_match: impl Fn(&IdleConnection) -> bool,
     ) -> Option<IdleConnection> {
-        let idle = self.waiting.get_mut(origin)?;
+        let idle = self.idle.get_mut(origin)?;
         // The most recently used one: the others may expire.
         let index = idle.iter().rposition(is_match)?;
         let connection = idle.remove(index);
         if idle.is_empty() {
-            self.waiting.remove(origin);
+            self.idle.remove(origin);
         }
         self.count -= 1;
         Some(connection)
@@ -168,19 +168,19 @@ impl IdleConnections {
     /// Removes the connection that is idle for the longest time.
     fn remove_oldest(&mut self) -> Option<IdleConnection> {
         let oldest = |idle: &Vec<IdleConnection>| idle.first().map(|first| (first.since, first.http.number));
-        let (origin, _) = self.waiting.iter().min_by_key(|(_, idle)| oldest(idle))?;
+        let (origin, _) = self.idle.iter().min_by_key(|(_, idle)| oldest(idle))?;
         let origin = origin.clone();
         self.remove_oldest_of(&origin)
     }
 
     /// Removes the longest idle connection to one origin.
     fn remove_oldest_of(&mut self, origin: &Arc<Origin>) -> Option<IdleConnection> {
-        let number = self.waiting.get(origin)?.first()?.http.number;
-        self.remove(origin, |waiting| waiting.http.number == number)
+        let number = self.idle.get(origin)?.first()?.http.number;
+        self.remove(origin, |idle| idle.http.number == number)
     }
 
     /// The number of idle connections.
-    fn idle(&self) -> usize {
+    fn idle_count(&self) -> usize {
         self.count + self.shared.values().map(SharedPeer::idle).sum::<usize>()
     }
 
@@ -191,7 +191,7 @@ impl IdleConnections {
     }
 }
 
-/// The idle connections. See the module documentation.
+/// The outgoing connections. See the module documentation.
 pub struct Pool {
     clock: Clock,
     /// How long a connection is kept.
@@ -199,9 +199,17 @@ pub struct Pool {
     pings: Pings,
     routes: Routes,
     /// A std lock: it is held for one lookup or one change.
-    idle_connections: Lock<IdleConnections>,
+    state: Lock<PoolState>,
     /// Counts the calls of webhooks, if anybody does.
     observer: OnceLock<Arc<dyn CallObserver>>,
+}
+
+/// Waits for so long, if there is a limit.
+async fn within<T, E>(limit: Option<Duration>, work: impl Future<Output = T>) -> Result<T, ExchangeError<E>> {
+    match limit {
+        Some(limit) => timeout(limit, work).await.map_err(|_| ExchangeError::Slow),
+        None => Ok(work.await),
+    }
 }
 
 /// Keeps connections to a peer. When the last handle is dropped, the connections are closed.
@@ -213,27 +221,20 @@ pub struct KeepAliveHandle {
 impl Drop for KeepAliveHandle {
     fn drop(&mut self) {
         let closed = {
-            let mut idle_connections = self.pool.idle_connections.lock();
-            if let Some(count) = idle_connections.handles_per_peer.get_mut(&self.peer) {
+            let mut state = self.pool.state.lock();
+            if let Some(count) = state.handles_per_peer.get_mut(&self.peer) {
                 *count -= 1;
                 if *count > 0 {
                     return;
                 }
             }
-            idle_connections.handles_per_peer.remove(&self.peer);
-            let unwanted: Vec<_> = idle_connections
-                .waiting
-                .keys()
-                .filter(|origin| !idle_connections.is_wanted(origin))
-                .cloned()
-                .collect();
-            let closed: Vec<_> = unwanted
-                .iter()
-                .filter_map(|origin| idle_connections.waiting.remove(origin))
-                .flatten()
-                .collect();
-            idle_connections.count -= closed.len();
-            (closed, idle_connections.remove_unwanted_http2())
+            state.handles_per_peer.remove(&self.peer);
+            let unwanted: Vec<_> =
+                state.idle.keys().filter(|origin| !state.is_wanted(origin)).cloned().collect();
+            let closed: Vec<_> =
+                unwanted.iter().filter_map(|origin| state.idle.remove(origin)).flatten().collect();
+            state.count -= closed.len();
+            (closed, state.remove_unwanted_http2())
         };
         drop(closed);
     }
@@ -258,7 +259,7 @@ impl Pool {
         Pool::with_routes(clock, Routes::default())
     }
 
-    /// An empty pool, whose connections take these ways.
+    /// An empty pool, whose connections take these routes.
     pub fn with_routes(clock: Clock, routes: Routes) -> Arc<Pool> {
         Arc::new(Pool::unshared(clock, routes))
     }
@@ -269,12 +270,12 @@ impl Pool {
             idle_timeout: IDLE_CONNECTION_TIMEOUT,
             pings: Pings::default(),
             routes,
-            idle_connections: Lock::default(),
+            state: Lock::default(),
             observer: OnceLock::new(),
         }
     }
 
-    /// The ways of connections.
+    /// The routes of connections.
     pub fn routes(&self) -> &Routes {
         &self.routes
     }
@@ -285,8 +286,8 @@ impl Pool {
     }
 
     /// The number of idle connections.
-    pub fn waiting(&self) -> usize {
-        self.idle_connections.lock().idle()
+    pub fn idle_count(&self) -> usize {
+        self.state.lock().idle_count()
     }
 
     /// Keeps connections to a peer as long as the result lives.
@@ -297,7 +298,7 @@ impl Pool {
         authority: Digest,
     ) -> KeepAliveHandle {
         let peer = (purpose, server_name.to_owned(), authority);
-        *self.idle_connections.lock().handles_per_peer.entry(peer.clone()).or_default() += 1;
+        *self.state.lock().handles_per_peer.entry(peer.clone()).or_default() += 1;
         KeepAliveHandle { pool: self.clone(), peer }
     }
 
@@ -308,9 +309,9 @@ impl Pool {
         io: impl Negotiated + AsyncRead + AsyncWrite + Unpin + Send + 'static,
     ) -> Result<Connection, hyper::Error> {
         let number = {
-            let mut idle_connections = self.idle_connections.lock();
-            idle_connections.made += 1;
-            idle_connections.made
+            let mut state = self.state.lock();
+            state.made += 1;
+            state.made
         };
         let thread = thread::current().id();
         let entry = |origin: &Arc<Origin>| PoolEntry {
@@ -335,8 +336,7 @@ impl Pool {
     fn take(self: &Arc<Self>, origin: &Arc<Origin>) -> Option<Connection> {
         let (this_thread, now) = (thread::current().id(), self.clock.moment());
         loop {
-            let idle =
-                self.idle_connections.lock().remove(origin, |waiting| waiting.http.thread == this_thread)?;
+            let idle = self.state.lock().remove(origin, |idle| idle.http.thread == this_thread)?;
             if !idle.http.is_closed() && idle.since.plus(self.idle_timeout) > now {
                 return Some(Connection {
                     carrier: Carrier::Http1(idle.http),
@@ -348,26 +348,24 @@ impl Pool {
     }
 
     fn keep(&self, origin: Arc<Origin>, http: HttpConnection) {
-        let waiting = IdleConnection { http, since: self.clock.moment() };
+        let connection = IdleConnection { http, since: self.clock.moment() };
         // Connections are closed after the lock is released.
         let _closed = {
-            let mut idle_connections = self.idle_connections.lock();
-            let is_full = idle_connections
-                .waiting
-                .get(&origin)
-                .is_some_and(|idle| idle.len() >= IDLE_CONNECTIONS_PER_DESTINATION);
-            if waiting.http.is_closed() || !idle_connections.is_wanted(&origin) {
-                Some(waiting)
+            let mut state = self.state.lock();
+            let is_full =
+                state.idle.get(&origin).is_some_and(|idle| idle.len() >= IDLE_CONNECTIONS_PER_DESTINATION);
+            if connection.http.is_closed() || !state.is_wanted(&origin) {
+                Some(connection)
             } else {
                 // The newest is always kept: older ones may belong to a thread that makes no more requests, and would block all
                 // others.
                 let evicted = match is_full {
-                    true => idle_connections.remove_oldest_of(&origin),
-                    false if idle_connections.idle() >= IDLE_CONNECTIONS => idle_connections.remove_oldest(),
+                    true => state.remove_oldest_of(&origin),
+                    false if state.idle_count() >= IDLE_CONNECTIONS => state.remove_oldest(),
                     false => None,
                 };
-                idle_connections.count += 1;
-                idle_connections.waiting.entry(origin).or_default().push(waiting);
+                state.count += 1;
+                state.idle.entry(origin).or_default().push(connection);
                 evicted
             }
         };
@@ -375,9 +373,9 @@ impl Pool {
 
     /// How long this connection has been idle; `None` if it is in use.
     fn idle_time(&self, origin: &Arc<Origin>, number: u64) -> Option<Duration> {
-        let idle_connections = self.idle_connections.lock();
-        let idle = idle_connections.waiting.get(origin)?;
-        let connection = idle.iter().find(|waiting| waiting.http.number == number)?;
+        let state = self.state.lock();
+        let idle = state.idle.get(origin)?;
+        let connection = idle.iter().find(|idle| idle.http.number == number)?;
         Some(self.clock.elapsed(connection.since))
     }
 
@@ -399,19 +397,17 @@ impl Pool {
         loop {
             let reservation = match needs_new {
                 true => Reservation::Dial(DialPermit::unshared(self)),
-                false => self.reserve(origin).await.map_err(|TooManyRequests| ExchangeError::Busy)?,
+                false => {
+                    let reserved = within(limit, self.reserve(origin)).await?;
+                    reserved.map_err(|TooManyRequests| ExchangeError::Busy)?
+                }
             };
             let (mut connection, is_new) = match reservation {
                 Reservation::Connection(connection) => (connection, false),
                 Reservation::Dial(permit) => (self.dial(origin, permit, &dial).await?, true),
             };
             let (copy, received_before) = (copy(&request), connection.received());
-            let sending = connection.send(request);
-            let result = match limit {
-                Some(limit) => timeout(limit, sending).await.map_err(|_| ExchangeError::Slow)?,
-                None => sending.await,
-            };
-            let mut error = match result {
+            let mut error = match within(limit, connection.send(request)).await? {
                 Ok(response) => return Ok((response, connection)),
                 Err(error) => error,
             };
@@ -450,8 +446,8 @@ impl Pool {
         if result.is_ok() && !is_http2 && origin.offers_http2 {
             self.note_http1(origin);
         }
-        if !is_http2 || !self.idle_connections.lock().is_wanted(origin) {
-            permit.note_failure();
+        if !is_http2 || !self.state.lock().is_wanted(origin) {
+            permit.note_unshareable();
         }
         result
     }
@@ -548,10 +544,7 @@ impl PoolEntry {
 impl Drop for PoolEntry {
     fn drop(&mut self) {
         if let Some(pool) = self.pool.upgrade() {
-            let closed = pool
-                .idle_connections
-                .lock()
-                .remove(&self.origin, |waiting| waiting.http.number == self.number);
+            let closed = pool.state.lock().remove(&self.origin, |idle| idle.http.number == self.number);
             drop(closed);
             pool.forget_http2(&self.origin, self.number, self.thread);
         }

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use super::super::provider::trust_anchors;
 use super::super::test_provider::{NOW, Signer, TestProvider, TestResponse, claims, flags};
 use super::super::tests::open_id_tokens;
-use super::super::{OIDC_CLAIM_FAILURE_TTL, OpenIdTokens, Provider, Shared};
+use super::super::{OpenIdTokens, Provider, Shared};
 use super::*;
-use crate::limits::OIDC_TOKEN_CACHE_TTL;
+use crate::limits::{OIDC_CLAIM_FAILURE_TTL, OIDC_TOKEN_CACHE_TTL};
 
 /// A verifier of the first provider's tokens that trusts the certificates of all of them.
 async fn verifier(providers: &[&TestProvider]) -> (Rc<OpenIdTokens>, Clock) {

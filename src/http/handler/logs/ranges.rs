@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-/// Ranges of one response. A request for more gets the whole file.
-const RANGES: usize = 64;
+use crate::limits::LOG_RANGES;
 
 /// Why a Range header is refused, with 416.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +42,7 @@ pub(super) fn parse(header: &str, size: u64) -> Result<Vec<Range<u64>>, RangeErr
     }
     // Ranges that overlap each other would make a response larger than the file.
     let requested = ranges.iter().fold(0_u64, |sum, range| sum.saturating_add(range.end - range.start));
-    if requested > size || ranges.len() > RANGES {
+    if requested > size || ranges.len() > LOG_RANGES {
         ranges.clear();
     }
     Ok(ranges)
@@ -99,7 +98,7 @@ mod tests {
             assert_eq!(ranges, expected, "{header}");
         }
         assert_eq!(parse("bytes=5-", 0), Ok(vec![]), "an empty file is sent as a whole");
-        let many = format!("bytes={}", vec!["0-0"; RANGES + 1].join(","));
+        let many = format!("bytes={}", vec!["0-0"; LOG_RANGES + 1].join(","));
         assert_eq!(parse(&many, 1 << 20), Ok(vec![]));
     }
 

@@ -184,7 +184,7 @@ fn openapi_document_without_memory_is_taken_later() {
     const MEMORY_LIMIT: &str = "--memory-limit=384Mi";
     const FIRST_BYTES: usize = 30 << 20;
     let (_, first_document) = document_of("first.io", FIRST_BYTES);
-    let (second_path, second_document) = document_of("second.io", 20 << 20);
+    let (second_path, second_document) = document_of("second.io", 12 << 20);
     let serve_first = serve_document(first_document);
     let flags = ["--controllers=-*", MEMORY_LIMIT];
     let mut fixture =

@@ -147,7 +147,7 @@ pub const LAYERS: &[Layer] = &[
         allowed: &["limits", "metrics"],
         external: &["fs::", "pilothouse_actors::backup::", "pilothouse_actors::disk_bytes::", "tokio::"],
     },
-    Layer { name: "log_files", allowed: &[], external: &["fs::", "tokio::"] },
+    Layer { name: "log_files", allowed: &["limits"], external: &["fs::", "tokio::"] },
     Layer {
         name: "http",
         allowed: &[

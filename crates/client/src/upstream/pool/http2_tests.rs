@@ -195,9 +195,9 @@ async fn hundred_requests_at_once_use_one_connection() {
         };
         let (responses, ()) = tokio::join!(requests, release);
         assert!(responses.iter().all(|response| response.as_deref() == Ok(b"ok")), "{responses:?}");
-        assert_eq!((server.connections(), server.served.get(), pool.waiting()), (1, round * 100, 1));
+        assert_eq!((server.connections(), server.served.get(), pool.idle_count()), (1, round * 100, 1));
     }
-    assert!(pool.idle_connections.lock().shared.values().all(|peer| peer.idle() == 1));
+    assert!(pool.state.lock().shared.values().all(|peer| peer.idle() == 1));
 }
 
 #[actix_rt::test]
@@ -262,7 +262,7 @@ async fn hung_connection_is_replaced() {
     let _kept = keep(&pool);
     let error = server.send(&pool, Purpose::Admission).await.unwrap_err();
     assert!(error.contains("KeepAlive"), "{error}");
-    wait(|| pool.idle_connections.lock().shared.is_empty()).await;
+    wait(|| pool.state.lock().shared.is_empty()).await;
     assert_eq!(server.send(&pool, Purpose::Admission).await.unwrap(), b"ok");
     assert_eq!(server.connections(), 2);
 }
@@ -290,14 +290,14 @@ async fn http2_connection_ends_with_the_last_handle_or_when_it_is_idle_for_long(
     let (server, pool) = (Server::new(100, 10, |_| Behavior::Answer), pool());
     let kept = keep(&pool);
     server.send(&pool, Purpose::Admission).await.unwrap();
-    assert_eq!(pool.waiting(), 1);
+    assert_eq!(pool.idle_count(), 1);
     drop(kept);
-    assert!(pool.waiting() == 0 && pool.idle_connections.lock().shared.is_empty());
+    assert!(pool.idle_count() == 0 && pool.state.lock().shared.is_empty());
     let idle_timeout = Duration::from_millis(50);
     let pool = Arc::new(Pool { idle_timeout, ..Pool::unshared(Clock::system(), Routes::default()) });
     server.send(&pool, Purpose::Service).await.unwrap();
-    assert_eq!(pool.waiting(), 1);
-    wait(|| pool.idle_connections.lock().shared.is_empty()).await;
+    assert_eq!(pool.idle_count(), 1);
+    wait(|| pool.state.lock().shared.is_empty()).await;
 }
 
 #[actix_rt::test]
@@ -310,5 +310,5 @@ async fn requests_to_a_server_that_no_object_names_do_not_wait_for_each_other() 
     };
     let (responses, ()) = tokio::join!(requests, release);
     assert!(responses.iter().all(Result::is_ok), "{responses:?}");
-    assert!(pool.waiting() == 0 && pool.idle_connections.lock().shared.is_empty());
+    assert!(pool.idle_count() == 0 && pool.state.lock().shared.is_empty());
 }

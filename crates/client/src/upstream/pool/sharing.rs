@@ -22,8 +22,8 @@ pub(super) struct SharedPeer {
     connections: Vec<Arc<Http2Connection>>,
     /// Whether one is being made.
     is_dialing: bool,
-    /// How often one was made in vain.
-    failed_dials: u64,
+    /// How often one could not be made, or turned out to be none that is shared.
+    unshareable_dials: u64,
     /// The requests that wait for a stream.
     waiting: usize,
     changed: Arc<Notify>,
@@ -55,18 +55,18 @@ pub(super) enum Reservation {
 pub(super) struct DialPermit {
     pool: Arc<Pool>,
     key: Option<SharedKey>,
-    is_cancelled: bool,
+    is_unshareable: bool,
 }
 
 impl DialPermit {
     /// For a connection that nobody waits for.
     pub(super) fn unshared(pool: &Arc<Pool>) -> DialPermit {
-        DialPermit { pool: pool.clone(), key: None, is_cancelled: true }
+        DialPermit { pool: pool.clone(), key: None, is_unshareable: false }
     }
 
     /// There is no connection that could be shared.
-    pub(super) fn note_failure(mut self) {
-        self.is_cancelled = false;
+    pub(super) fn note_unshareable(mut self) {
+        self.is_unshareable = true;
     }
 }
 
@@ -75,7 +75,7 @@ impl Drop for DialPermit {
         let Some(key) = self.key.take() else { return };
         self.pool.update(&key, |peer| {
             peer.is_dialing = false;
-            peer.failed_dials += u64::from(!self.is_cancelled);
+            peer.unshareable_dials += u64::from(self.is_unshareable);
             peer.changed.notify_waiters();
         });
     }
@@ -96,7 +96,9 @@ impl Drop for WaitingRequest<'_> {
 /// What a request to a peer can do now.
 enum Step {
     Use(StreamSlot),
-    Dial(bool),
+    /// Others wait for the connection.
+    DialShared,
+    DialAlone,
     Wait(OwnedNotified),
     Refuse,
 }
@@ -108,7 +110,7 @@ impl Pool {
         self: &Arc<Self>,
         origin: &Arc<Origin>,
     ) -> Result<Reservation, TooManyRequests> {
-        let permit = |key| DialPermit { pool: self.clone(), key, is_cancelled: true };
+        let permit = |key| DialPermit { pool: self.clone(), key, is_unshareable: false };
         if let Some(connection) = self.take(origin) {
             return Ok(Reservation::Connection(connection));
         }
@@ -116,17 +118,16 @@ impl Pool {
             return Ok(Reservation::Dial(permit(None)));
         }
         let key = (origin.clone(), thread::current().id());
-        let mut failed_before = None;
+        let mut unshareable_before = None;
         loop {
-            match self.next_step(&key, &mut failed_before) {
+            match self.next_step(&key, &mut unshareable_before) {
                 Step::Use(slot) => {
                     let carrier = Carrier::Http2(slot);
                     let (origin, pool) = (Some(origin.clone()), self.clone());
                     return Ok(Reservation::Connection(Connection { carrier, origin, pool }));
                 }
-                Step::Dial(is_shared) => {
-                    return Ok(Reservation::Dial(permit(is_shared.then(|| key.clone()))));
-                }
+                Step::DialShared => return Ok(Reservation::Dial(permit(Some(key)))),
+                Step::DialAlone => return Ok(Reservation::Dial(permit(None))),
                 Step::Refuse => return Err(TooManyRequests),
                 Step::Wait(changed) => {
                     let _waiting = WaitingRequest { pool: self, key: &key };
@@ -136,25 +137,25 @@ impl Pool {
         }
     }
 
-    fn next_step(&self, key: &SharedKey, failed_before: &mut Option<u64>) -> Step {
-        let mut connections = self.idle_connections.lock();
-        let is_http1 = connections.http1_peers.get(&key.0) == Some(&true);
-        let peer = connections.shared.entry(key.clone()).or_default();
+    fn next_step(&self, key: &SharedKey, unshareable_before: &mut Option<u64>) -> Step {
+        let mut state = self.state.lock();
+        let is_http1 = state.http1_peers.get(&key.0) == Some(&true);
+        let peer = state.shared.entry(key.clone()).or_default();
         if let Some(slot) = peer.connections.iter().find_map(Http2Connection::reserve) {
             return Step::Use(slot);
         }
-        let failed = *failed_before.get_or_insert(peer.failed_dials);
-        if is_http1 || failed != peer.failed_dials {
+        let failed = *unshareable_before.get_or_insert(peer.unshareable_dials);
+        if is_http1 || failed != peer.unshareable_dials {
             if peer.is_unused() {
-                connections.shared.remove(key);
+                state.shared.remove(key);
             }
-            return Step::Dial(false);
+            return Step::DialAlone;
         }
         let open = || peer.connections.iter().filter(|connection| !connection.is_closed());
         let is_opening = peer.is_dialing || open().any(|connection| connection.is_opening());
         if !is_opening && open().count() < HTTP2_CONNECTIONS_PER_DESTINATION {
             peer.is_dialing = true;
-            return Step::Dial(true);
+            return Step::DialShared;
         }
         if peer.waiting >= HTTP2_WAITING_REQUESTS {
             return Step::Refuse;
@@ -166,11 +167,11 @@ impl Pool {
 
     /// Changes what is known of a peer, and forgets it if nothing is left.
     fn update(&self, key: &SharedKey, change: impl FnOnce(&mut SharedPeer)) {
-        let mut connections = self.idle_connections.lock();
-        let Some(peer) = connections.shared.get_mut(key) else { return };
+        let mut state = self.state.lock();
+        let Some(peer) = state.shared.get_mut(key) else { return };
         change(peer);
         if peer.is_unused() {
-            connections.shared.remove(key);
+            state.shared.remove(key);
         }
     }
 
@@ -179,16 +180,20 @@ impl Pool {
         let key = (origin.clone(), thread::current().id());
         // Closed after the lock is released.
         let _evicted = {
-            let mut connections = self.idle_connections.lock();
-            if connection.is_closed() || !connections.is_wanted(origin) {
+            let mut state = self.state.lock();
+            if connection.is_closed() || !state.is_wanted(origin) {
                 return;
             }
-            let evicted = match connections.idle() < IDLE_CONNECTIONS {
+            let count = state.shared.get(&key).map_or(0, |peer| peer.connections.len());
+            if count >= HTTP2_CONNECTIONS_PER_DESTINATION {
+                return;
+            }
+            let evicted = match state.idle_count() < IDLE_CONNECTIONS {
                 true => None,
-                false => connections.remove_idle_http2(),
+                false => state.remove_idle_http2(),
             };
-            let known = connections.http1_peers.insert(origin.clone(), false);
-            let peer = connections.shared.entry(key).or_default();
+            let known = state.http1_peers.insert(origin.clone(), false);
+            let peer = state.shared.entry(key).or_default();
             connection.notify(&peer.changed);
             peer.connections.push(connection.clone());
             (evicted, known)
@@ -197,7 +202,7 @@ impl Pool {
 
     /// Remembers that a peer speaks HTTP/1.1: requests to it do not wait for each other's connections.
     pub(super) fn note_http1(&self, origin: &Arc<Origin>) {
-        let evicted = self.idle_connections.lock().http1_peers.insert(origin.clone(), true);
+        let evicted = self.state.lock().http1_peers.insert(origin.clone(), true);
         drop(evicted);
     }
 
@@ -213,7 +218,7 @@ impl Pool {
     }
 }
 
-impl super::IdleConnections {
+impl super::PoolState {
     /// Removes the HTTP/2 connection that is idle for the longest time.
     fn remove_idle_http2(&mut self) -> Option<Arc<Http2Connection>> {
         let all = self.shared.values().flat_map(|peer| &peer.connections);

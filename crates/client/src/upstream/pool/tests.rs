@@ -129,7 +129,7 @@ async fn requests_share_one_pooled_connection() {
     for turn in 0..100 {
         let method = if turn % 2 == 0 { Method::POST } else { Method::GET };
         assert_eq!(server.send(&pool, &origin, method).await.unwrap(), b"ok");
-        assert_eq!(pool.waiting(), 1);
+        assert_eq!(pool.idle_count(), 1);
     }
     assert_eq!(*server.requests.borrow(), [100]);
 }
@@ -143,7 +143,7 @@ async fn requests_to_a_server_that_chooses_http1_do_not_wait_for_each_other() {
         futures::future::join_all((0..20).map(|_| server.send(&pool, &origin, Method::POST))).await;
     assert!(responses.into_iter().all(|response| response.unwrap() == b"ok"));
     assert_eq!(*server.requests.borrow(), [1; 20]);
-    assert!(pool.idle_connections.lock().shared.is_empty());
+    assert!(pool.state.lock().shared.is_empty());
 }
 
 #[actix_rt::test]
@@ -197,7 +197,7 @@ async fn closed_idle_connection_is_replaced() {
         }
     }
     tokio::task::yield_now().await;
-    assert_eq!(pool.waiting(), 0, "the pool removes it");
+    assert_eq!(pool.idle_count(), 0, "the pool removes it");
 }
 
 #[actix_rt::test]
@@ -245,23 +245,22 @@ async fn unfinished_or_closing_connections_are_not_pooled() {
         let request = server.send(&pool, &origin, Method::GET);
         let _ = tokio::time::timeout(Duration::from_millis(100), request).await;
         tokio::time::sleep(Duration::from_millis(20)).await;
-        assert_eq!(pool.waiting(), 0, "{}", String::from_utf8_lossy(response));
+        assert_eq!(pool.idle_count(), 0, "{}", String::from_utf8_lossy(response));
         server.wait_for_open(0).await;
     }
 }
 
 #[actix_rt::test]
-async fn idle_connections_per_origin_are_bounded() {
+async fn state_per_origin_are_bounded() {
     let server = Server::start(|_, _| (RESPONSE, true)).await;
     let (pool, origin) = (pool(), server.origin(Purpose::Service));
     let count = IDLE_CONNECTIONS_PER_DESTINATION + 15;
     let responses =
         futures::future::join_all((0..count).map(|_| server.send(&pool, &origin, Method::POST))).await;
     assert!(responses.into_iter().all(|response| response.unwrap() == b"ok"));
-    assert_eq!(pool.waiting(), IDLE_CONNECTIONS_PER_DESTINATION);
+    assert_eq!(pool.idle_count(), IDLE_CONNECTIONS_PER_DESTINATION);
     server.wait_for_open(IDLE_CONNECTIONS_PER_DESTINATION).await;
-    let numbers: Vec<u64> =
-        pool.idle_connections.lock().waiting[&origin].iter().map(|idle| idle.http.number).collect();
+    let numbers: Vec<u64> = pool.state.lock().idle[&origin].iter().map(|idle| idle.http.number).collect();
     assert!(numbers.contains(&(count as u64)), "the newest is kept: {numbers:?}");
     drop(pool);
     server.wait_for_open(0).await;
@@ -278,11 +277,10 @@ async fn pool_is_bounded_and_closes_the_longest_idle_connection() {
     server.send(&pool, &with_port(1), Method::GET).await.unwrap();
     pool.clock.advance(Duration::from_secs(1));
     server.send(&pool, &with_port(2), Method::GET).await.unwrap();
-    pool.idle_connections.lock().count = IDLE_CONNECTIONS;
+    pool.state.lock().count = IDLE_CONNECTIONS;
     server.send(&pool, &with_port(3), Method::GET).await.unwrap();
-    assert_eq!(pool.waiting(), IDLE_CONNECTIONS);
-    let mut ports: Vec<u16> =
-        pool.idle_connections.lock().waiting.keys().map(|origin| origin.server.port).collect();
+    assert_eq!(pool.idle_count(), IDLE_CONNECTIONS);
+    let mut ports: Vec<u16> = pool.state.lock().idle.keys().map(|origin| origin.server.port).collect();
     ports.sort_unstable();
     assert_eq!(ports, [2, 3]);
     server.wait_for_open(2).await;
@@ -301,9 +299,9 @@ async fn idle_connection_expires() {
     let (clock, idle_timeout) = (Clock::system(), Duration::from_millis(50));
     let pool = Arc::new(Pool { idle_timeout, ..Pool::unshared(clock, Routes::default()) });
     server.send(&pool, &origin, Method::GET).await.unwrap();
-    assert_eq!(pool.waiting(), 1);
+    assert_eq!(pool.idle_count(), 1);
     server.wait_for_open(1).await;
-    assert_eq!(pool.waiting(), 0);
+    assert_eq!(pool.idle_count(), 0);
 }
 
 #[actix_rt::test]
@@ -312,20 +310,17 @@ async fn connections_close_with_the_last_keep_alive_handle() {
     let (pool, origin) = (pool(), server.origin(Purpose::Admission));
     let keep_alive = || pool.keep_alive(Purpose::Admission, "s", authority(Some(b"one"), true));
     server.send(&pool, &origin, Method::GET).await.unwrap();
-    assert_eq!(pool.waiting(), 0, "no handle keeps it");
+    assert_eq!(pool.idle_count(), 0, "no handle keeps it");
     let (first, second) = (keep_alive(), keep_alive());
     let _another = pool.keep_alive(Purpose::Conversion, "s", authority(Some(b"one"), true));
     server.send(&pool, &origin, Method::GET).await.unwrap();
-    assert_eq!(pool.waiting(), 1);
+    assert_eq!(pool.idle_count(), 1);
     drop(first);
-    assert_eq!(pool.waiting(), 1);
+    assert_eq!(pool.idle_count(), 1);
     drop(second);
-    assert_eq!(pool.waiting(), 0);
+    assert_eq!(pool.idle_count(), 0);
     server.wait_for_open(0).await;
-    assert!(
-        pool.idle_connections.lock().waiting.is_empty()
-            && pool.idle_connections.lock().handles_per_peer.len() == 1
-    );
+    assert!(pool.state.lock().idle.is_empty() && pool.state.lock().handles_per_peer.len() == 1);
 }
 
 #[actix_rt::test]
@@ -335,7 +330,7 @@ async fn pooled_connection_is_used_by_its_own_thread_only() {
     server.send(&pool, &origin, Method::GET).await.unwrap();
     let (other_pool, same_origin) = (pool.clone(), origin.clone());
     let is_taken = std::thread::spawn(move || other_pool.take(&same_origin).is_some()).join().unwrap();
-    assert!(!is_taken && pool.waiting() == 1);
+    assert!(!is_taken && pool.idle_count() == 1);
     assert!(pool.take(&origin).is_some());
     // The connections of a thread end with it.
     let (other_pool, address) = (pool.clone(), server.address);
@@ -347,12 +342,12 @@ async fn pooled_connection_is_used_by_its_own_thread_only() {
             let response = connection.send(request).await.map_err(|error| error.into_error()).unwrap();
             http_connection::read::<()>(response, 10).await.map(drop).unwrap();
             connection.done();
-            other_pool.waiting()
+            other_pool.idle_count()
         })
     };
     let thread = std::thread::spawn(run);
     while !thread.is_finished() {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    assert_eq!((thread.join().unwrap(), pool.waiting()), (1, 0));
+    assert_eq!((thread.join().unwrap(), pool.idle_count()), (1, 0));
 }
