@@ -1,7 +1,7 @@
 //! From stored bytes to responses: version, encoding, and the table or metadata form.
 //!
-//! Expensive forms (converted versions and other encodings) are cached per object version and shared by all requests. Tables are
-//! made every time, because they show ages; a watch event keeps its table.
+//! Expensive forms (converted versions and other encodings) are cached per object version and shared by all requests. Rows of
+//! listed tables are cached without their ages; a watch event keeps its table.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::{BufMut, Bytes, BytesMut};
 use pilothouse_api::catalog::backing::Backing;
 use pilothouse_api::catalog::resource::Resource;
-use pilothouse_api::print;
+use pilothouse_api::print::{self, KeptRow};
 use pilothouse_apimachinery::codec::{self, cbor, protobuf};
 use pilothouse_apimachinery::media::Encoding;
 use pilothouse_apimachinery::meta;
@@ -290,7 +290,8 @@ impl Objects {
                 let mut table = Vec::new();
                 print::head(&mut table, definitions.as_deref(), version, list_meta.as_bytes());
                 let object = self.row_object(resource, version, include, source)?;
-                self.write_row(resource, &value, object.as_deref(), &mut table);
+                let now = self.clock.now().unix_seconds();
+                print::object_row(&mut table, resource, &value, object.as_deref(), now);
                 print::tail(&mut table);
                 Bytes::from(table)
             }
@@ -372,11 +373,32 @@ impl Objects {
         object: &Object,
     ) -> Result<Vec<u8>> {
         let source = StoredJson::from_object(object);
-        let value = self.stored_value(resource, source)?;
-        let object = self.row_object(resource, version, include, source)?;
-        let mut row = Vec::new();
-        self.write_row(resource, &value, object.as_deref(), &mut row);
+        let whole = self.row_object(resource, version, include, source)?;
+        let (mut row, now) = (Vec::new(), self.clock.now().unix_seconds());
+        // All tables share its cells. Nothing else is cached under this format: `encode` never caches tables.
+        let shape = Representation::Table(MetaVersion::V1, IncludeObject::None);
+        let variant = variant(resource, ResponseFormat { encoding: Encoding::Json, shape });
+        let kept = object.variant(Some(&self.encodings), variant, is_current_variant(resource), |_| {
+            self.kept_row(resource, source)
+        })?;
+        if kept.is_empty() {
+            print::object_row(
+                &mut row,
+                resource,
+                &self.stored_value(resource, source)?,
+                whole.as_deref(),
+                now,
+            );
+        } else {
+            KeptRow::from_bytes(kept).write(&mut row, whole.as_deref(), now);
+        }
         Ok(row)
+    }
+
+    /// The row of an object without its ages; empty for one that cannot be kept.
+    fn kept_row(&self, resource: &Resource, source: StoredJson<'_>) -> Result<Bytes> {
+        let kept = KeptRow::new(resource, &self.stored_value(resource, source)?, source.bytes);
+        Ok(kept.map_or_else(Bytes::new, |kept| kept.bytes().clone()))
     }
 
     /// The `object` of a table row.
@@ -392,15 +414,6 @@ impl Objects {
             IncludeObject::Metadata => partial_metadata_json(version, source).map(Some),
             IncludeObject::Object => self.json(resource, source).map(Some),
         }
-    }
-
-    /// Writes a row without a comma before it.
-    fn write_row(&self, resource: &Resource, value: &Value, object: Option<&[u8]>, table: &mut Vec<u8>) {
-        let group = resource.stored().map_or(&resource.gv.group, |stored| &stored.version.group);
-        let now = self.clock.now().unix_seconds();
-        let cells = print::resource_cells(resource, value, now);
-        let completion = print::completion(group, &resource.kind, value);
-        print::row(table, true, &cells, completion, object);
     }
 
     /// The object in JSON of the requested version.

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use pilothouse_actors::storage_health::StorageHealth;
+use pilothouse_api::age::Ages;
 use pilothouse_api::catalog::resource::Resource;
 use pilothouse_api::print;
 use pilothouse_api::select;
@@ -108,7 +109,7 @@ fn table(
                 Some(objects.encode_value(resource, ResponseFormat::PLAIN, item, false)?)
             }
         };
-        let cells = print::cells(&resource.gv.group, &resource.kind, item, 0);
+        let cells = print::cells(&resource.gv.group, &resource.kind, item, Ages::At(0));
         print::row(&mut table, index == 0, &cells, None, object.as_deref());
     }
     print::tail(&mut table);

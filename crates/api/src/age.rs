@@ -24,9 +24,27 @@ const YEAR: i64 = 365 * DAY;
 /// Seconds by which clocks of two machines may differ before a negative duration is invalid.
 const CLOCK_SKEW: i64 = 1;
 
-/// The time between an instant and now, both in Unix seconds.
-pub fn since(instant: Option<i64>, now: i64) -> String {
-    instant.map_or_else(|| UNKNOWN.to_owned(), |then| format_duration(now.saturating_sub(then)))
+/// How ages are written. Instants are Unix seconds.
+#[derive(Clone, Copy, Debug)]
+pub enum Ages {
+    /// As they are at this instant.
+    At(i64),
+    /// Not at all: their instant stands between two [`AGE_MARK`]s, for texts that are kept while time goes on.
+    Open,
+}
+
+/// What encloses the instant of an open age.
+pub const AGE_MARK: char = '\0';
+
+impl Ages {
+    /// The time since an instant.
+    pub fn since(self, instant: Option<i64>) -> String {
+        match (self, instant) {
+            (_, None) => UNKNOWN.to_owned(),
+            (Ages::At(now), Some(then)) => format_duration(now.saturating_sub(then)),
+            (Ages::Open, Some(then)) => format!("{AGE_MARK}{then}{AGE_MARK}"),
+        }
+    }
 }
 
 /// A duration in seconds, as text.
@@ -86,7 +104,9 @@ mod tests {
         ] {
             assert_eq!(format_duration(seconds), text, "{seconds}");
         }
-        assert_eq!(since(None, 7), "<unknown>");
-        assert_eq!(since(Some(i64::MIN), 7), format_duration(i64::MAX));
+        let ages = Ages::At(7);
+        assert_eq!(ages.since(None), "<unknown>");
+        assert_eq!(ages.since(Some(i64::MIN)), format_duration(i64::MAX));
+        assert_eq!(Ages::Open.since(None), "<unknown>");
     }
 }

@@ -25,7 +25,7 @@ use pilothouse_structural::{embedded, lists, prune, validate};
 use pilothouse_types::filter::MARK_FIELD;
 use pilothouse_types::object::Pairs;
 
-use crate::age;
+use crate::age::Ages;
 use crate::custom_resource::conversion::Conversion;
 use crate::limits::FILLED_BYTES;
 use crate::subresources::SubresourceStrategy;
@@ -272,9 +272,9 @@ impl CustomResource {
     }
 
     /// The table cells of an object.
-    pub fn row(&self, object: &Value, now: i64) -> Vec<Value> {
+    pub fn row(&self, object: &Value, ages: Ages) -> Vec<Value> {
         let mut cells = vec![Value::from(meta::name(object))];
-        cells.extend(self.cells.iter().map(|cell| cell.value(object, now)));
+        cells.extend(self.cells.iter().map(|cell| cell.value(object, ages)));
         cells
     }
 }
@@ -290,7 +290,7 @@ fn text(value: &Value) -> String {
 }
 
 impl Cell {
-    fn value(&self, object: &Value, now: i64) -> Value {
+    fn value(&self, object: &Value, ages: Ages) -> Value {
         let Some(value) = self.path.first(object) else { return Value::Null };
         match (&*self.kind, value) {
             ("string", value) => Value::String(text(value)),
@@ -300,10 +300,10 @@ impl Cell {
             ("integer", Value::Float(number)) => Value::Int(*number as i64),
             ("number", Value::Int(number)) => Value::Float(*number as f64),
             ("date", Value::String(text)) if matches!(text.as_str(), "" | "null") => {
-                Value::String(age::since(None, now))
+                Value::String(ages.since(None))
             }
             ("date", Value::String(text)) => match time::parse_seconds(text) {
-                Ok(seconds) => Value::String(age::since(Some(seconds), now)),
+                Ok(seconds) => Value::String(ages.since(Some(seconds))),
                 Err(_) => Value::from("<invalid>"),
             },
             _ => Value::Null,
@@ -334,7 +334,7 @@ mod tests {
         let cell = |kind: &str, value: &str| {
             let object = json::read(format!(r#"{{"v":{value}}}"#).as_bytes()).unwrap();
             let cell = Cell { path: JsonPath::parse(".v").unwrap(), kind: kind.into() };
-            cell.value(&object, 100)
+            cell.value(&object, Ages::At(100))
         };
         let table = [
             ("string", r#""x""#, r#""x""#),

@@ -1,7 +1,7 @@
 //! Table rows of objects.
 //!
-//! A row has one cell per column of its resource. The clock is an argument, because cells show ages. Any field of an object may
-//! be missing.
+//! A row has one cell per column of its resource. How ages are written is an argument: as they are now, or left open in a row that is
+//! kept. Any field of an object may be missing.
 
 mod admission;
 mod autoscaling;
@@ -10,6 +10,7 @@ mod cells;
 mod columns;
 mod devices;
 mod flowcontrol;
+mod kept_row;
 mod labels;
 mod misc;
 mod network;
@@ -24,7 +25,7 @@ mod workloads;
 mod testing;
 
 pub use columns::{ColumnDefinition, columns, custom_scale_columns, scale_columns};
-pub use pods::Completion;
+pub use kept_row::KeptRow;
 pub use table::{head, metadata_only, row, tail, without_rows};
 
 use std::cmp::Ordering;
@@ -33,29 +34,47 @@ use cells::{PrintedObject, cells};
 use pilothouse_apimachinery::time;
 use pilothouse_apimachinery::value::Value;
 
+use self::pods::Completion;
+use crate::age::Ages;
 use crate::catalog::resource::Resource;
 
 /// Returns the cells of an object of one kind.
 type Printer = fn(&PrintedObject<'_>) -> Vec<Value>;
 
 /// The cells of an object, in the order of its resource's columns. `object` is in the stored version.
-pub fn cells(group: &str, kind: &str, object: &Value, now_seconds: i64) -> Vec<Value> {
-    let printed = PrintedObject { value: object, now: now_seconds };
+pub fn cells(group: &str, kind: &str, object: &Value, ages: Ages) -> Vec<Value> {
+    let printed = PrintedObject { value: object, ages };
     printer(group, kind).unwrap_or(any_object)(&printed)
 }
 
 /// The cells of an object of this resource.
-pub fn resource_cells(resource: &Resource, object: &Value, now_seconds: i64) -> Vec<Value> {
+fn resource_cells(resource: &Resource, object: &Value, ages: Ages) -> Vec<Value> {
     if let Some(custom) = &resource.custom {
-        return custom.row(object, now_seconds);
+        return custom.row(object, ages);
     }
-    let group = resource.stored().map_or(&resource.gv.group, |stored| &stored.version.group);
-    cells(group, &resource.kind, object, now_seconds)
+    cells(stored_group(resource), &resource.kind, object, ages)
+}
+
+/// The group in which its objects are stored.
+fn stored_group(resource: &Resource) -> &str {
+    resource.stored().map_or(&resource.gv.group, |stored| &stored.version.group)
 }
 
 /// The completion of a pod, if it has finished: clients may show such rows differently.
-pub fn completion(group: &str, kind: &str, object: &Value) -> Option<Completion> {
-    if (group, kind) == ("", "Pod") { pods::completion(object) } else { None }
+fn completion(resource: &Resource, object: &Value) -> Option<Completion> {
+    if (stored_group(resource), &*resource.kind) == ("", "Pod") { pods::completion(object) } else { None }
+}
+
+/// Writes the row of an object of this resource, without a comma before it. `whole`: what the row says about the object itself.
+pub fn object_row(
+    out: &mut Vec<u8>,
+    resource: &Resource,
+    object: &Value,
+    whole: Option<&[u8]>,
+    now_seconds: i64,
+) {
+    let cells = resource_cells(resource, object, Ages::At(now_seconds));
+    row(out, true, &cells, completion(resource, object), whole);
 }
 
 /// The order of rows, if it differs from that of the list. Each page is sorted separately.
@@ -193,7 +212,7 @@ mod tests {
         #[test]
         fn any_object_has_cells(object in any_value(), now in any::<i64>()) {
             for resource in EVERYTHING.resources() {
-                let cells = cells(&resource.gv.group, &resource.kind, &object, now);
+                let cells = cells(&resource.gv.group, &resource.kind, &object, Ages::At(now));
                 prop_assert!(cells.len() >= 2);
             }
         }
@@ -207,7 +226,7 @@ mod tests {
         let (mut kinds, mut with_printer) = (0, 0);
         for resource in EVERYTHING.resources() {
             for object in [Value::object(), Value::Null] {
-                let cells = cells(&resource.gv.group, &resource.kind, &object, 0);
+                let cells = cells(&resource.gv.group, &resource.kind, &object, Ages::At(0));
                 let extra = usize::from(&*resource.kind == EXTRA_CELL_KIND);
                 assert_eq!(cells.len(), columns(resource).len() + extra, "{}", resource.name());
             }

@@ -365,6 +365,7 @@ fn columns(version: &Value) -> (Vec<Column>, Vec<Cell>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::age::Ages;
 
     fn definition(versions: &str) -> Value {
         let text = format!(
@@ -414,6 +415,6 @@ mod tests {
         );
         let custom = served[1].custom.as_ref().unwrap();
         let object = json::read(br#"{"metadata":{"name":"a"},"spec":{"n":3}}"#).unwrap();
-        assert_eq!(custom.row(&object, 0), [Value::from("a"), Value::Int(3)]);
+        assert_eq!(custom.row(&object, Ages::At(0)), [Value::from("a"), Value::Int(3)]);
     }
 }

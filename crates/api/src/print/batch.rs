@@ -50,9 +50,10 @@ fn completions(object: &PrintedObject<'_>) -> String {
 
 fn duration(object: &PrintedObject<'_>) -> String {
     let Some(started) = object.instant("status.startTime") else { return String::new() };
-    age::format_duration(
-        object.instant("status.completionTime").unwrap_or(object.now).saturating_sub(started),
-    )
+    match object.instant("status.completionTime") {
+        Some(completed) => age::format_duration(completed.saturating_sub(started)),
+        None => object.ages.since(Some(started)),
+    }
 }
 
 /// Cells of a cron job.

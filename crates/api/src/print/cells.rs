@@ -3,7 +3,7 @@
 use pilothouse_apimachinery::time;
 use pilothouse_apimachinery::value::Value;
 
-use crate::age;
+use crate::age::Ages;
 
 /// The cell of an empty value.
 pub const NONE: &str = "<none>";
@@ -16,13 +16,13 @@ macro_rules! cells {
 }
 pub(super) use cells;
 
-/// An object to be printed, and the current time. Paths are dot-separated and lead through objects only.
+/// An object to be printed, and how its ages are written. Paths are dot-separated and lead through objects only.
 #[derive(Clone, Copy)]
 pub struct PrintedObject<'a> {
     /// The object.
     pub value: &'a Value,
-    /// Now, in seconds since 1970.
-    pub now: i64,
+    /// How its ages are written.
+    pub ages: Ages,
 }
 
 impl<'a> PrintedObject<'a> {
@@ -83,7 +83,7 @@ impl<'a> PrintedObject<'a> {
 
     /// The time since the instant at the end of a path.
     pub fn since(&self, path: &str) -> String {
-        age::since(self.instant(path), self.now)
+        self.ages.since(self.instant(path))
     }
 
     /// The instant at the end of a path, in seconds since 1970.

@@ -76,14 +76,14 @@ pub fn event(object: &PrintedObject<'_>) -> Vec<Value> {
         instance => format!("{component}, {instance}"),
     };
     cells![
-        age::since(last, object.now),
+        object.ages.since(last),
         object.text("type"),
         object.text("reason"),
         target,
         object.text("involvedObject.fieldPath"),
         source,
         object.text("message").trim(),
-        age::since(first, object.now),
+        object.ages.since(first),
         count,
         object.name()
     ]

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use pilothouse_apimachinery::value::Value;
 
 use super::cells::{NONE, PrintedObject, cells, instant, int, is_condition_true, items, text, text_or};
-use crate::age;
 
 /// The completion of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +31,7 @@ pub fn pod(object: &PrintedObject<'_>) -> Vec<Value> {
     let summary = Summary::new(object);
     let restarts = match summary.restarts.last {
         Some(last) if summary.restarts.count != 0 => {
-            format!("{} ({} ago)", summary.restarts.count, age::since(Some(last), object.now))
+            format!("{} ({} ago)", summary.restarts.count, object.ages.since(Some(last)))
         }
         _ => summary.restarts.count.to_string(),
     };

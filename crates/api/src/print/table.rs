@@ -25,6 +25,12 @@ pub fn row(
     if !is_first {
         out.push(b',');
     }
+    row_start(out, cells, completion);
+    row_end(out, object);
+}
+
+/// Appends the beginning of a row, up to what follows its object.
+pub(super) fn row_start(out: &mut Vec<u8>, cells: &[Value], completion: Option<Completion>) {
     out.extend_from_slice(b"{\"cells\":[");
     for (position, cell) in cells.iter().enumerate() {
         if position > 0 {
@@ -40,6 +46,10 @@ pub fn row(
         write_string(out, message);
         out.extend_from_slice(b"}]");
     }
+}
+
+/// Appends the rest of a row.
+pub(super) fn row_end(out: &mut Vec<u8>, object: Option<&[u8]>) {
     out.extend_from_slice(b",\"object\":");
     out.extend_from_slice(object.unwrap_or(b"null"));
     out.push(b'}');

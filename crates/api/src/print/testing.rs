@@ -5,6 +5,7 @@ use pilothouse_apimachinery::time;
 use pilothouse_apimachinery::value::Value;
 
 use super::cells;
+use crate::age::Ages;
 
 /// The current time of the tests.
 pub const NOW: &str = "2024-05-01T12:10:00Z";
@@ -17,6 +18,6 @@ pub fn value(json_text: &str) -> Value {
 /// Checks the cells of an object.
 #[track_caller]
 pub fn assert_cells(group: &str, kind: &str, object: &str, expected: &str) {
-    let row = cells(group, kind, &value(object), time::parse_seconds(NOW).unwrap());
+    let row = cells(group, kind, &value(object), Ages::At(time::parse_seconds(NOW).unwrap()));
     assert_eq!(Value::Array(row.into()), value(expected), "{kind} {object}");
 }
