@@ -35,12 +35,22 @@ impl Process {
         Process::server_storing_in(&format!("--etcd-servers={etcd}"), data, &[])
     }
 
+    /// The same, run by a program such as valgrind.
+    pub fn server_under(mut program: Command, data: &Path, engine: &str) -> Process {
+        program.arg(env!("CARGO_BIN_EXE_pilothouse"));
+        Process::start_server(program, &format!("--engine={engine}"), data, &[]).0
+    }
+
     fn server_storing_in(storage: &str, data: &Path, flags: &[&str]) -> (Process, Duration) {
+        Process::start_server(Command::new(env!("CARGO_BIN_EXE_pilothouse")), storage, data, flags)
+    }
+
+    fn start_server(mut command: Command, storage: &str, data: &Path, flags: &[&str]) -> (Process, Duration) {
         let start = Instant::now();
         let tokens = data.join("tokens.csv");
         std::fs::create_dir_all(data).unwrap();
         std::fs::write(&tokens, "bench,bench,1,system:masters\n").unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_pilothouse"))
+        let mut child = command
             .args(flags.iter().all(|flag| !flag.starts_with("--secure-port")).then_some("--secure-port=0"))
             .args(flags)
             .args([
@@ -67,13 +77,20 @@ impl Process {
         Process::of_bench("serve-floor", &body.to_string())
     }
 
+    /// The same, run by a program such as valgrind.
+    pub fn floor_under(mut program: Command, body: usize) -> Process {
+        program.arg(std::env::current_exe().unwrap());
+        Process::start_floor(program, "serve-floor", &body.to_string())
+    }
+
     /// Starts this very binary as a floor of this name.
     pub fn of_bench(name: &str, argument: &str) -> Process {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([name, argument])
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the floor starts");
+        Process::start_floor(Command::new(std::env::current_exe().unwrap()), name, argument)
+    }
+
+    fn start_floor(mut command: Command, name: &str, argument: &str) -> Process {
+        let mut child =
+            command.args([name, argument]).stdout(Stdio::piped()).spawn().expect("the floor starts");
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         Process { child, port: line.trim().parse().expect("the floor prints its port") }
