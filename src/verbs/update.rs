@@ -241,7 +241,8 @@ impl Update<'_> {
         }
     }
 
-    /// Encodes the new state, unless it is the stored one and stored as it would be now.
+    /// Encodes the new state, unless it is the stored one and stored as it would be now. As in the reference, the bytes decide:
+    /// different values may have the same ones.
     async fn encode(&self, current: &Object, old: &Value, mut new: Value) -> Result<Change> {
         let Update { backend, call, mode, .. } = *self;
         if !mode.is_dry_run() {
@@ -249,12 +250,15 @@ impl Update<'_> {
         }
         let is_stale = is_stale(call.resource(), current)
             || !backend.stores.is_encryption_current(&call.stored().store, current);
-        if !is_stale && self.is_same(current, old, &new)? {
+        if !is_stale && new == *old {
             return Ok(Change::Unchanged);
         }
         let stored_defaults = StoredDefaults::set(&call.kind().rules.defaulting, &mut new);
         let mut draft = backend.stored_draft(call, current.key.clone(), &new, call.memory_priority()).await?;
         stored_defaults.write(&mut draft);
+        if !is_stale && !stored_defaults.is_pending() && current.has_bytes_of(&draft) {
+            return Ok(Change::Unchanged);
+        }
         let is_removed = deletion::is_complete(&call.kind().rules.deletion, &new);
         Ok(if is_removed { Change::Removal(draft) } else { Change::State(draft) })
     }
@@ -291,12 +295,6 @@ impl Update<'_> {
             Err(StoreError::Conflict(_) | StoreError::NotFound) => Ok(Outcome::Conflicted),
             Err(error) => Err(WriteFailure::from_store(&error, call.group_resource(), call.name())),
         }
-    }
-
-    /// Whether the new state would be stored as the current one is. Different values may have the same encoding.
-    fn is_same(&self, current: &Object, old: &Value, new: &Value) -> Result<bool> {
-        let draft = |value| self.backend.objects.draft(self.call, current.key.clone(), value);
-        Ok(new == old || draft(new)? == draft(old)?)
     }
 
     /// Removes the object, whose deletion was only waiting for its last finalizer.

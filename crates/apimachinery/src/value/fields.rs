@@ -26,8 +26,15 @@ enum Form {
     Tree(Box<BTreeMap<String, Value>>),
 }
 
+/// The place of a field, or the one where it would be.
 fn position(list: &[(String, Value)], key: &str) -> Result<usize, usize> {
     list.binary_search_by(|(name, _)| name.as_str().cmp(key))
+}
+
+/// The place of a field. One after the other, because keys of different lengths are told apart without a look at their letters:
+/// encoding asks for every field of a type, and most are absent.
+fn find(list: &[(String, Value)], key: &str) -> Option<usize> {
+    list.iter().position(|(name, _)| name == key)
 }
 
 impl Fields {
@@ -52,9 +59,7 @@ impl Fields {
     /// The value of a field.
     pub fn get(&self, key: &str) -> Option<&Value> {
         match &self.0 {
-            Form::List(list) => {
-                position(list, key).ok().and_then(|index| list.get(index)).map(|(_, value)| value)
-            }
+            Form::List(list) => find(list, key).and_then(|index| list.get(index)).map(|(_, value)| value),
             Form::Tree(tree) => tree.get(key),
         }
     }
@@ -62,10 +67,7 @@ impl Fields {
     /// The value of a field, to change it.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Value> {
         match &mut self.0 {
-            Form::List(list) => match position(list, key) {
-                Ok(index) => list.get_mut(index).map(|(_, value)| value),
-                Err(_) => None,
-            },
+            Form::List(list) => find(list, key).and_then(|index| list.get_mut(index)).map(|(_, value)| value),
             Form::Tree(tree) => tree.get_mut(key),
         }
     }
