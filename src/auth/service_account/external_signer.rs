@@ -71,8 +71,8 @@ impl ExternalSigner {
                  while fetching token verification keys: {reason}"
             ))
         })?);
-        let asked = client.clone();
-        let metadata = runtime.spawn(async move { asked.metadata().await });
+        let metadata_client = client.clone();
+        let metadata = runtime.spawn(async move { metadata_client.metadata().await });
         let metadata = ended(metadata.await).and_then(|metadata| metadata.map_err(|error| error.to_string()));
         let max_seconds = metadata.map_err(|reason| setup(&reason))?.max_token_expiration_seconds;
         let shortest = SIGNER_SHORTEST_LIFETIME.as_secs();

@@ -138,8 +138,8 @@ fn holder_that_no_candidate_is_must_be_asked_and_may_stay() {
     let legacy = json!({"holderIdentity": "legacy", "leaseDurationSeconds": 3600, "renewTime": now()});
     client.post(LEASES, &lease("lease", &legacy)).ok();
     let _component = Component::start(&client, "component", "1.33.0");
-    let asked = |lease: &Value| lease["spec"]["preferredHolder"] == "component";
-    let lease = wait_until(&mut client, &format!("{LEASES}/lease"), asked);
+    let is_preferred = |lease: &Value| lease["spec"]["preferredHolder"] == "component";
+    let lease = wait_until(&mut client, &format!("{LEASES}/lease"), is_preferred);
     assert_eq!(lease["spec"]["holderIdentity"], "legacy");
     assert_eq!(
         (&lease["spec"]["strategy"], &lease["spec"]["leaseDurationSeconds"]),

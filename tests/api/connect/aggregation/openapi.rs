@@ -133,8 +133,8 @@ fn large_openapi_documents_of_aggregated_servers_are_served() {
     fixture.touch("v1.large.io");
     let was_conditional = |fixture: &Fixture, path: &str, etag: &str| {
         let requests = fixture.extension.requests();
-        let mut asked = requests.iter().filter(|request| request.path() == path);
-        asked.any(|request| request.header("if-none-match") == Some(etag))
+        let mut for_path = requests.iter().filter(|request| request.path() == path);
+        for_path.any(|request| request.header("if-none-match") == Some(etag))
     };
     for (path, etag) in [("/openapi/v2", ETAG), ("/openapi/v3", "\"index\"")] {
         assert!(poll(TIMEOUT, || was_conditional(&fixture, path, etag).then_some(())).is_some(), "{path}");
